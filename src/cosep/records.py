@@ -1,0 +1,153 @@
+"""Frozen values that the stages hand to one another. Nouns only: no record computes more than a view of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Side = Literal["out", "in"]
+Scope = Literal["interior", "all"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMoments:
+    """Count, mean and scatter (sum of squared deviations) of every channel in every class, in float64."""
+
+    count: Tensor  # (classes,) int64
+    mean: Tensor  # (classes, channels) float64
+    scatter: Tensor  # (classes, channels) float64
+
+    @property
+    def classes(self) -> int:
+        return self.mean.shape[0]
+
+    @property
+    def channels(self) -> int:
+        return self.mean.shape[1]
+
+    @property
+    def variance(self) -> Tensor:
+        """The empirical variance, scatter / count: (classes, channels); 0 for an empty class."""
+        return self.scatter / self.count.clamp(min=1).unsqueeze(1)
+
+    def merge(self, other: ClassMoments) -> ClassMoments:
+        """The moments of both samples together (Chan et al. 1979): stable, and in any order the same to rounding."""
+        n, m = self.count.unsqueeze(1).double(), other.count.unsqueeze(1).double()
+        total = (n + m).clamp(min=1)
+        gap = other.mean - self.mean
+        return ClassMoments(
+            self.count + other.count,
+            self.mean + gap * (m / total),
+            self.scatter + other.scatter + gap.square() * (n * m / total),
+        )
+
+    def of_channels(self, channels: Tensor) -> ClassMoments:
+        """The same statistics for some of the channels."""
+        return ClassMoments(self.count, self.mean[:, channels], self.scatter[:, channels])
+
+
+@dataclass(frozen=True, eq=False)
+class ClassHistograms:
+    """How often every channel fell into each of its bins, per class."""
+
+    count: Tensor  # (classes, channels, bins) int64
+    low: Tensor  # (channels,) float64: the left edge of the first bin
+    high: Tensor  # (channels,) float64: the right edge of the last bin
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The separability space of a layer: how far apart its channels' profiles lie, and over which classes."""
+
+    distances: Tensor  # (channels, channels) float64, symmetric, zero diagonal
+    classes: tuple[int, ...]  # the classes whose pairs span the space, ascending
+    separability: Tensor  # (channels,) float64: the mean of each channel's profile
+    metric: str
+
+    @property
+    def channels(self) -> int:
+        return self.distances.shape[0]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which channels of a layer stay, and the evidence: the curve, its fit, the clusters and the rule that decided."""
+
+    channels: int
+    kept: tuple[int, ...]  # ascending
+    reason: str  # in words: "knee", "no knee: kept whole", "too few channels: kept whole", ...
+    k: int | None = None  # the knee; None where there was none
+    candidates: tuple[int, ...] = ()  # every k that was tried
+    scores: tuple[float, ...] = ()  # the silhouette at each k
+    fit: tuple[float, ...] = ()  # the polynomial at each k
+    losses: tuple[float, ...] = ()  # the k-medoids loss at each k
+    clusters: tuple[int, ...] = ()  # the cluster of each channel at the chosen k
+    medoids: tuple[int, ...] = ()  # the medoid of each cluster
+    representatives: tuple[int, ...] = ()  # the channel kept for each cluster
+    notes: tuple[str, ...] = ()  # what was changed afterwards (rounding, balancing) and why
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        kept = set(self.kept)
+        return tuple(c for c in range(self.channels) if c not in kept)
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Where a group's channels sit on one side of one module: row c of `positions` are the indices of channel c."""
+
+    module: str
+    side: Side
+    positions: Tensor  # (width, span) int64, in the numbering of the uncut model; span > 1 behind a flatten
+
+    @property
+    def span(self) -> int:
+        return self.positions.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Channels that stay or go together, everywhere they appear."""
+
+    name: str  # the first producer's
+    width: int
+    producers: tuple[str, ...]  # modules that make these channels from other ones; their outputs are observed
+    consumers: tuple[str, ...]  # modules that mix them into other channels
+    slices: tuple[Slice, ...]  # every module side that holds them: producers, what lies between, and consumers
+    macs: int  # multiply-accumulates of producers, what lies between and consumers, for one input
+    scope: Scope | None  # the smallest scope that may prune it; None: not prunable
+    why_not: str = ""  # for scope None or "all": in words
+    blocks: int = 1  # kept channels must be equally many in each of this many equal consecutive blocks
+
+
+# The indices of the uncut model that are still alive on each cut side of each module: all that is needed to cut again.
+Layout = Mapping[tuple[str, Side], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What becomes of one group: the channels kept, in the numbering of the uncut model, and why."""
+
+    group: str
+    width: int
+    kept: tuple[int, ...]
+    reason: str
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is kept of a whole network: enough to repeat the cut on a fresh copy without tracing it."""
+
+    groups: tuple[GroupPlan, ...] = ()
+    layout: Layout = field(default_factory=dict)
+    fingerprint: str = ""  # of the uncut model's parameter names and shapes
+
+
+def as_index(values: tuple[int, ...]) -> Tensor:
+    """A tuple of indices as an int64 tensor, also when it is empty."""
+    return torch.tensor(values, dtype=torch.int64)
