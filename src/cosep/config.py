@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_type_hints
 
 from cosep.errors import ConfigError
+from cosep.records import Scope
 
 Metric = Literal["jm", "jm-histogram", "hellinger", "wasserstein"]
 Silhouette = Literal["mean", "nearest"]
 Representative = Literal["weighted", "medoid", "random"]
 Tap = Literal["output", "activation"]
+Schedule = Literal["per-layer", "final", "none"]
+Decay = Literal["constant", "cosine"]
+Optimizer = Literal["sgd", "adamw"]
+Preset = Literal["default", "paper"]
 
 
 def check_choice(setting: str, value: object, choices: object) -> None:
@@ -26,15 +33,23 @@ def check_at_least(setting: str, value: float, least: float) -> None:
         raise ConfigError(f"{setting} is {value}; it must be at least {least}.")
 
 
+def check_between(setting: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside a closed range."""
+    if not low <= value <= high:
+        raise ConfigError(f"{setting} is {value}; it must be between {low} and {high}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ObserveConfig:
     """How channels are reduced to one number an image."""
 
     tap: Tap = "output"  # the layer's own output (the paper), or what its activation makes of it
+    images: int = 5000  # calibration images that the statistics see; 0: all that there are
     bins: int = 64  # of each channel's histogram; only the metric "jm-histogram" uses it
 
     def __post_init__(self) -> None:
         check_choice("observe.tap", self.tap, Tap)
+        check_at_least("observe.images", self.images, 0)
         check_at_least("observe.bins", self.bins, 2)
 
 
@@ -67,6 +82,167 @@ class SelectConfig:
         check_at_least("select.sensitivity", self.sensitivity, 0)
 
 
-def names(config: type) -> tuple[str, ...]:
-    """The settings of a stage, in order."""
-    return tuple(f.name for f in fields(config))
+@dataclass(frozen=True, kw_only=True)
+class SurgeryConfig:
+    """What may be cut, and what is done to the weights that stay."""
+
+    scope: Scope = "interior"
+    round_to: int = 1  # widths are rounded up to a multiple of this
+    compensate: bool = True  # re-solve the consumers' weights after a cut
+    reestimate_batchnorm: bool = True  # after a cut
+    images: int = 3000  # calibration images that compensation and BatchNorm see
+
+    def __post_init__(self) -> None:
+        check_choice("surgery.scope", self.scope, Scope)
+        check_at_least("surgery.round_to", self.round_to, 1)
+        check_at_least("surgery.images", self.images, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverConfig:
+    """How the network is trained after cutting. The budget is counted in updates: `epochs` passes over `share` of the
+    training batches for each cut group, spent after each group (per-layer) or once at the end (final)."""
+
+    schedule: Schedule = "final"
+    epochs: float = 2.0
+    share: float = 0.25
+    fixed_share: bool = False  # the same part of the training data every time (the paper), or all of it in turn
+    optimizer: Optimizer = "sgd"
+    lr: float = 0.02  # the peak rate
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    warmup: float = 0.05  # the part of the updates in which the rate rises to its peak
+    decay: Decay = "cosine"
+    clip: float = 5.0  # the largest gradient norm; 0 turns it off
+    distill: float = 0.9  # the weight of the unpruned network's outputs; the labels get the rest
+    temperature: float = 4.0
+    features: float = 3.0  # the weight of the unpruned network's block outputs; 0 turns it off
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("recover.schedule", self.schedule, Schedule)
+        check_choice("recover.optimizer", self.optimizer, Optimizer)
+        check_choice("recover.decay", self.decay, Decay)
+        check_between("recover.share", self.share, 0, 1)
+        check_between("recover.distill", self.distill, 0, 1)
+        check_between("recover.warmup", self.warmup, 0, 1)
+        check_between("recover.label_smoothing", self.label_smoothing, 0, 1)
+        for setting in ("epochs", "lr", "momentum", "weight_decay", "clip", "features"):
+            check_at_least(f"recover.{setting}", getattr(self, setting), 0)
+        if self.temperature <= 0:
+            raise ConfigError(f"recover.temperature is {self.temperature}; it must be above 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitConfig:
+    """What the result must keep to. None is required; an empty string or 0 means no limit."""
+
+    max_drop: float = 0.0  # points of accuracy on held-out data that the network may lose; 0: no limit
+    max_macs: str = ""  # "50%" of the uncut network's, or a number such as "20e6"
+    max_params: str = ""
+    max_latency_ms: float = 0.0  # of one input on the device at hand
+
+    def __post_init__(self) -> None:
+        check_at_least("limits.max_drop", self.max_drop, 0)
+        check_at_least("limits.max_latency_ms", self.max_latency_ms, 0)
+        for setting in ("max_macs", "max_params"):
+            if getattr(self, setting):
+                amount(f"limits.{setting}", getattr(self, setting), 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Where it runs: handed to Lightning Fabric as it is."""
+
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    precision: str = "32-true"
+
+    def __post_init__(self) -> None:
+        check_at_least("device.devices", self.devices, 1)
+        check_at_least("device.nodes", self.nodes, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneConfig:
+    """Every setting of a run. `preset("default")` and `preset("paper")` make one; `replace_settings` changes some."""
+
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    select: SelectConfig = field(default_factory=SelectConfig)
+    surgery: SurgeryConfig = field(default_factory=SurgeryConfig)
+    recover: RecoverConfig = field(default_factory=RecoverConfig)
+    limits: LimitConfig = field(default_factory=LimitConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    seed: int = 0
+
+
+def preset(name: Preset = "default") -> PruneConfig:
+    """`default`: what works best as far as we have measured. `paper`: the published protocol (its CIFAR settings)."""
+    check_choice("preset", name, Preset)
+    if name == "default":
+        return PruneConfig()
+    return PruneConfig(
+        surgery=SurgeryConfig(compensate=False, reestimate_batchnorm=False),
+        recover=RecoverConfig(
+            schedule="per-layer",
+            fixed_share=True,
+            lr=0.01,
+            warmup=0.0,
+            decay="constant",
+            clip=0.0,
+            distill=0.0,
+            features=0.0,
+        ),
+    )
+
+
+def settings(config: PruneConfig) -> dict[str, Any]:
+    """Every setting as plain values, by stage: what `config.toml` holds."""
+    return asdict(config)
+
+
+def replace_settings(config: PruneConfig, changes: Mapping[str, Any]) -> PruneConfig:
+    """The config with settings changed, given as {"select": {"degree": 3}, "seed": 1}; unknown names are refused."""
+    new: dict[str, Any] = {}
+    for name, value in changes.items():
+        known = [f.name for f in fields(config)]
+        if name not in known:
+            raise ConfigError(f"there is no setting or section {name!r}{_nearest(name, known)}")
+        stage = getattr(config, name)
+        if isinstance(value, Mapping):
+            inner = get_type_hints(type(stage))
+            for key in value:
+                if key not in inner:
+                    raise ConfigError(f"there is no setting {name}.{key}{_nearest(key, list(inner))}")
+            new[name] = replace(stage, **{k: _as(f"{name}.{k}", v, inner[k]) for k, v in value.items()})
+        else:
+            new[name] = _as(name, value, int)
+    return replace(config, **new)
+
+
+def amount(setting: str, text: str, whole: float) -> float:
+    """A limit such as "50%" (of the whole) or "20e6" as a number."""
+    try:
+        value = float(text[:-1]) / 100 * whole if text.endswith("%") else float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise ConfigError(f'{setting} is {text!r}; give a share such as "50%" or a positive number such as "20e6".')
+    return value
+
+
+def _as(setting: str, value: Any, kind: Any) -> Any:
+    """The value as the setting's own type, where nothing is lost by that."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind in (int, float, bool, str) and type(value) is not kind:
+        raise ConfigError(f"{setting} is {value!r}; it must be of type {kind.__name__}.")
+    return value
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}."
