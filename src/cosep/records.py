@@ -20,6 +20,8 @@ class ClassMoments:
     count: Tensor  # (classes,) int64
     mean: Tensor  # (classes, channels) float64
     scatter: Tensor  # (classes, channels) float64
+    low: Tensor | None = None  # (channels,) float64: the smallest value of any class, where it was recorded
+    high: Tensor | None = None  # (channels,) float64: the largest
 
     @property
     def classes(self) -> int:
@@ -43,11 +45,14 @@ class ClassMoments:
             self.count + other.count,
             self.mean + gap * (m / total),
             self.scatter + other.scatter + gap.square() * (n * m / total),
+            None if self.low is None or other.low is None else torch.minimum(self.low, other.low),
+            None if self.high is None or other.high is None else torch.maximum(self.high, other.high),
         )
 
     def of_channels(self, channels: Tensor) -> ClassMoments:
         """The same statistics for some of the channels."""
-        return ClassMoments(self.count, self.mean[:, channels], self.scatter[:, channels])
+        low, high = (None if edge is None else edge[channels] for edge in (self.low, self.high))
+        return ClassMoments(self.count, self.mean[:, channels], self.scatter[:, channels], low, high)
 
 
 @dataclass(frozen=True, eq=False)
