@@ -1,0 +1,57 @@
+"""Looking at a model without leaving a trace in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from cosep.errors import ModelError
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """The model in evaluation mode without gradients; afterwards each module has its own training flag again."""
+    # Module by module, because a frozen BatchNorm in a training network is common and `model.train()` would thaw it.
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield model
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter or buffer lives; the CPU if it has none."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def logits_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The model's scores, (batch, classes); anything else is an error that says how to wrap the model."""
+    output = model(inputs)
+    if not isinstance(output, Tensor):
+        found = f"a {type(output).__name__}"
+        if isinstance(output, dict):
+            found += f" with the keys {', '.join(map(repr, list(output)[:5]))}"
+            pick = f"model(x)[{next(iter(output), 'logits')!r}]"
+        elif isinstance(output, (tuple, list)):
+            found += f" of {len(output)}"
+            pick = "model(x)[0]"
+        else:
+            pick = "model(x).logits"
+        raise ModelError(
+            f"the model returned {found}; one tensor of scores (batch, classes) is needed. Wrap it in a module whose "
+            f"forward picks the scores, for example `return self.{pick}`."
+        )
+    if output.ndim != 2:
+        raise ModelError(
+            f"the model returned scores of shape {tuple(output.shape)}; (batch, classes) is needed. Wrap it in a "
+            "module whose forward pools or flattens the rest away."
+        )
+    return output
