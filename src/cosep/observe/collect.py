@@ -1,0 +1,237 @@
+"""One pass over calibration data: the class-conditional moments of many layers at once, in memory of a fixed size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from cosep.config import ObserveConfig, Tap
+from cosep.errors import CalibrationError
+from cosep.observe.checks import check_classes, check_declared, checked_labels, checked_layers, enumerated
+from cosep.observe.moments import RunningHistograms, RunningMoments
+from cosep.observe.taps import tapped
+from cosep.records import ClassHistograms, ClassMoments
+
+Progress = Callable[[int], None]  # told the number of images seen so far, after every batch
+
+
+def observe(
+    model: nn.Module,
+    loader: Iterable[object],
+    layers: Iterable[str],
+    *,
+    classes: int | None = None,
+    config: ObserveConfig | None = None,
+    device: torch.device | str | None = None,
+    max_images: int | None = None,
+    on_batch: Progress | None = None,
+    partial: bool = False,
+) -> dict[str, ClassMoments]:
+    """The moments of every layer, {layer: (classes, channels)}, from one pass over batches of (input, label).
+
+    The model evaluates without gradients; its training flags are restored. Inputs go to `device`, by default the
+    model's. `classes` defaults to the largest label plus one; `max_images` ends the pass early; `on_batch` hears the
+    number of images so far. With `partial` the loader is one process's share of the data and a class may be scarce in
+    it: join the shares with `merge_all`, then call `check_moments`.
+    """
+    config = config or ObserveConfig()
+    check_declared(classes)
+    names = list(checked_layers(model, layers))
+    state: RunningMoments | None = None
+    widths: list[int] = []
+
+    def add(pooled: list[Tensor], labels: Tensor) -> None:
+        nonlocal state, widths
+        found = [part.shape[1] for part in pooled]
+        if state is None:
+            widths = found
+            state = RunningMoments(sum(widths), classes, pooled[0].device)
+        _check_widths(names, widths, found)
+        # All layers side by side: one accumulation a batch, however many layers there are.
+        state.add(_side_by_side(pooled, state.device), labels, names, widths)
+
+    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch)
+    if state is None or images == 0:
+        raise CalibrationError(
+            "the calibration loader gave no images; at least 2 images of each of 2 classes are needed. Check that its "
+            "data set is not empty, that drop_last does not drop everything, and that an iterator is not used up."
+        )
+    moments = state.moments()
+    if not partial:
+        check_classes(moments.count)
+    return {name: moments.of_channels(columns) for name, columns in _columns(names, widths)}
+
+
+def observe_histograms(
+    model: nn.Module,
+    loader: Iterable[object],
+    layers: Iterable[str],
+    moments: Mapping[str, ClassMoments],
+    *,
+    config: ObserveConfig | None = None,
+    device: torch.device | str | None = None,
+    max_images: int | None = None,
+    on_batch: Progress | None = None,
+) -> dict[str, ClassHistograms]:
+    """Histograms of every layer, {layer: (classes, channels, bins)}, from a second pass over the same data.
+
+    The bins divide each channel's exact range in the first pass, which `moments` (of `observe`, with the same settings)
+    carry. Should a loader that augments at random go beyond it, the value counts in the outer bin. Memory is
+    classes · channels · bins integers: with many classes, give a few layers at a time.
+    """
+    config = config or ObserveConfig()
+    names = list(checked_layers(model, layers))
+    low, high = _ranges(names, moments)
+    widths = [moments[name].channels for name in names]
+    classes = max(moments[name].classes for name in names)
+    state: RunningHistograms | None = None
+
+    def add(pooled: list[Tensor], labels: Tensor) -> None:
+        nonlocal state
+        if state is None:
+            state = RunningHistograms(low, high, config.bins, classes, pooled[0].device)
+        _check_widths(names, widths, [part.shape[1] for part in pooled])
+        state.add(_side_by_side(pooled, state.device), labels)
+
+    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch)
+    if state is None or images == 0:
+        raise CalibrationError(
+            "the loader gave no images in the second pass; it must give the same data again. "
+            "Pass a DataLoader or a list of batches, not an iterator that is used up after one pass."
+        )
+    found = state.histograms()
+    return {
+        name: ClassHistograms(found.count[:, columns], found.low[columns], found.high[columns])
+        for name, columns in _columns(names, widths)
+    }
+
+
+def _run(
+    model: nn.Module,
+    loader: Iterable[object],
+    names: list[str],
+    add: Callable[[list[Tensor], Tensor], None],
+    tap: Tap,
+    classes: int | None,
+    device: torch.device | str | None,
+    max_images: int | None,
+    on_batch: Progress | None,
+) -> int:
+    """Call `add` with every batch's pooled activations, (batch, channels) each, and labels; return how many images."""
+    if max_images is not None and max_images < 1:
+        raise CalibrationError(f"max_images is {max_images}; it must be at least 1, or None for the whole loader.")
+    if isinstance(loader, Tensor) or not isinstance(loader, Iterable):
+        raise CalibrationError(
+            f"the calibration loader is {type(loader).__name__}; it must give batches of (input, label). "
+            "Pass a DataLoader or a list of such pairs."
+        )
+    place = torch.device(device) if device is not None else _device_of(model)
+    seen = 0
+    # Not inference_mode: a model may keep a tensor that it makes on its first pass, and train with it later.
+    with evaluating(model), torch.no_grad(), tapped(model, names, tap) as latest:
+        for batch in loader:
+            inputs, labels = _checked_batch(batch, classes)
+            if max_images is not None:
+                inputs, labels = inputs[: max_images - seen], labels[: max_images - seen]
+            if len(labels) == 0:
+                continue
+            model(inputs if place is None else inputs.to(place, non_blocking=True))
+            # Not a generator: one that is left suspended by an error would leave its hooks on the model.
+            add(_checked_taps(names, latest, len(labels)), labels)
+            seen += len(labels)
+            if on_batch is not None:
+                on_batch(seen)
+            if seen == max_images:
+                break
+    return seen
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode, and afterwards every module back into the mode it was found in."""
+    found = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in found:
+            module.training = training
+
+
+def _checked_batch(batch: object, classes: int | None) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
+        found = type(batch).__name__
+        if isinstance(batch, Mapping):
+            found += f" with the keys {enumerated(map(repr, batch))}"
+        elif isinstance(batch, tuple | list):
+            found += f" of {len(batch)} ({enumerated(type(item).__name__ for item in batch)})"
+        raise CalibrationError(
+            f"a batch is {found}; it must be a pair (input tensor, integer labels). "
+            "Convert each batch in a generator or in the loader's collate function."
+        )
+    inputs: Tensor = batch[0]
+    if inputs.ndim == 0:
+        raise CalibrationError("the inputs of a batch are a single number; they must have the shape (batch, ...).")
+    return inputs, checked_labels(batch[1], len(inputs), classes)
+
+
+def _checked_taps(names: list[str], latest: dict[str, Tensor], images: int) -> list[Tensor]:
+    idle = [name for name in names if name not in latest]
+    if idle:
+        raise CalibrationError(
+            f"layers that never ran in a forward pass: {enumerated(map(repr, idle))}. They may be unused "
+            "in evaluation, or called in a way that goes around the module (its weights used "
+            "directly). Leave them out of `layers`."
+        )
+    for name in names:
+        if len(latest[name]) != images:
+            raise CalibrationError(
+                f"layer {name!r} gave {len(latest[name])} rows for a batch of {images}; each image must give one. The "
+                "model folds something else into the batch dimension there. Leave the layer out of `layers`."
+            )
+    return [latest[name] for name in names]
+
+
+def _check_widths(names: list[str], expected: list[int], found: list[int]) -> None:
+    if found != expected:
+        name, before, now = next(x for x in zip(names, expected, found, strict=True) if x[1] != x[2])
+        raise CalibrationError(
+            f"layer {name!r} had {before} channels and now has {now}; its width must stay the same in all batches and "
+            "passes. Observe the model again after it was changed."
+        )
+
+
+def _ranges(names: list[str], moments: Mapping[str, ClassMoments]) -> tuple[Tensor, Tensor]:
+    low: list[Tensor] = []
+    high: list[Tensor] = []
+    for name in names:
+        found = moments.get(name)
+        if found is None or found.low is None or found.high is None:
+            what = "there are no moments" if found is None else "the moments have no range"
+            raise CalibrationError(
+                f"{what} for layer {name!r}; histograms need them. Take those that `observe` returns."
+            )
+        low.append(found.low)
+        high.append(found.high)
+    return torch.cat(low), torch.cat(high)
+
+
+def _side_by_side(pooled: list[Tensor], device: torch.device) -> Tensor:
+    return torch.cat([part.to(device) for part in pooled], dim=1)
+
+
+def _columns(names: list[str], widths: list[int]) -> Iterator[tuple[str, Tensor]]:
+    start = 0
+    for name, width in zip(names, widths, strict=True):
+        yield name, torch.arange(start, start + width)
+        start += width
+
+
+def _device_of(model: nn.Module) -> torch.device | None:
+    """Where the model's first parameter or buffer is; None for a model without any."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return None
