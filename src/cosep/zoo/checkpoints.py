@@ -1,0 +1,141 @@
+"""Weights from files, without running code that a file may carry."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cosep.errors import ModelError
+
+_WRAPPERS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+)  # the entry of a training checkpoint that holds the weights
+_PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
+
+
+def read_state_dict(path: str | Path, *, known: Collection[str] = ()) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by parameter name: .safetensors, or a file of torch.save that holds no code.
+
+    Weights within a training checkpoint are found, and prefixes that wrappers put before every name are taken off,
+    unless the names are among the `known` ones as they are.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(
+            f"there is no checkpoint {path}; give a .safetensors file or a state dict saved by torch.save."
+        )
+    loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    return _without_prefixes(_unwrapped(loaded, path), set(known))
+
+
+def load_checkpoint(model: nn.Module, path: str | Path, *, ignore: tuple[str, ...] = ()) -> None:
+    """Fill a model with the weights of a file: all, or a ModelError with the first mismatches and no change.
+
+    Entries whose names begin with one of `ignore` may be there or not.
+    """
+    expected = model.state_dict()
+    found = read_state_dict(path, known=expected.keys())
+    found = {k: v for k, v in found.items() if k in expected or not k.startswith(ignore)} if ignore else found
+    # Checkpoints older than torch 0.4.1 do not count batches; nothing depends on it.
+    missing = [k for k in expected if k not in found and not k.endswith("num_batches_tracked")]
+    unexpected = [k for k in found if k not in expected]
+    reshaped = [
+        f"{k} is {_shape(v)} instead of {_shape(expected[k])}"
+        for k, v in found.items()
+        if k in expected and isinstance(expected[k], Tensor) and v.shape != expected[k].shape
+    ]
+    mismatches = [
+        f"{title}: {', '.join(keys[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
+        for title, keys in (("missing", missing), ("unexpected", unexpected), ("wrong shape", reshaped))
+        if keys
+    ]
+    if mismatches:
+        raise ModelError(
+            f"{path} does not fit the model; {'; '.join(mismatches)}. "
+            "Check the model's name and its number of classes. The model was left as it was."
+        )
+    model.load_state_dict(found, strict=False)
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as failure:
+        raise ModelError(
+            f"{path} is damaged or no safetensors file ({failure}). Copy or download it again."
+        ) from failure
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns about old and TorchScript files; the error below says more
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as failure:
+        told = str(failure)
+        if "TorchScript" in told or (isinstance(failure, pickle.UnpicklingError) and _is_refusal(told)):
+            raise ModelError(
+                f"{path} carries code (a whole pickled model or other objects), which is refused: loading it could run "
+                "anything. Where you trust the file, convert it once: "
+                "torch.save(torch.load(FILE, weights_only=False).state_dict(), 'weights.pt')."
+            ) from failure
+        first = told.strip().splitlines()[0] if told.strip() else type(failure).__name__
+        raise ModelError(
+            f"{path} is damaged or no checkpoint ({first}). Expected a .safetensors file or a state dict saved by "
+            "torch.save; copy or download it again."
+        ) from failure
+
+
+def _is_refusal(told: str) -> bool:
+    return any(
+        words in told for words in ("Unsupported global", "Unsupported class", "GLOBAL", "Trying to call reduce")
+    )
+
+
+def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
+    for _ in range(3):  # Lightning and others nest once or twice
+        inner = next(
+            (loaded[w] for w in _WRAPPERS if isinstance(loaded, Mapping) and isinstance(loaded.get(w), Mapping)), None
+        )
+        if inner is None:
+            break
+        loaded = inner
+    if not isinstance(loaded, Mapping) or not loaded:
+        raise ModelError(
+            f"{path} holds {_described(loaded)}; expected parameter names with their tensors (a state dict)."
+        )
+    odd = [str(k) for k, v in loaded.items() if not (isinstance(k, str) and isinstance(v, Tensor))]
+    if odd:
+        raise ModelError(
+            f"{path} holds entries that are no tensors ({', '.join(odd[:3])}), and none of {', '.join(_WRAPPERS)} "
+            "to look into; save the model's state_dict() instead."
+        )
+    return dict(loaded)
+
+
+def _without_prefixes(state: dict[str, Tensor], known: set[str]) -> dict[str, Tensor]:
+    while True:
+        prefix = next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None)
+        if prefix is None or not known.isdisjoint(state):
+            return state
+        state = {k.removeprefix(prefix): v for k, v in state.items()}
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a scalar"
+
+
+def _described(value: object) -> str:
+    return "nothing" if isinstance(value, Mapping) and not value else f"a {type(value).__name__}"
