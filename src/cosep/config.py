@@ -91,11 +91,17 @@ class SurgeryConfig:
     compensate: bool = True  # re-solve the consumers' weights after a cut
     reestimate_batchnorm: bool = True  # after a cut
     images: int = 3000  # calibration images that compensation and BatchNorm see
+    ridge: float = 1e-3  # of compensation, relative to the mean variance of the kept inputs
+    positions: int = 16  # at most this many sampled output positions an image enter the Gram matrix
+    max_gram: int = 5000  # the widest Gram matrix; above it channels are regressed on channels, not patches on patches
 
     def __post_init__(self) -> None:
         check_choice("surgery.scope", self.scope, Scope)
         check_at_least("surgery.round_to", self.round_to, 1)
         check_at_least("surgery.images", self.images, 1)
+        check_at_least("surgery.ridge", self.ridge, 0)
+        check_at_least("surgery.positions", self.positions, 1)
+        check_at_least("surgery.max_gram", self.max_gram, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

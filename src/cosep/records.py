@@ -153,6 +153,21 @@ class Plan:
     fingerprint: str = ""  # of the uncut model's parameter names and shapes
 
 
+@dataclass(frozen=True)
+class Compensation:
+    """What became of one consumer's weights: re-solved or left for plain cutting, and the error either way.
+
+    Errors are squared, of the group's share of the consumer's output, relative to its variance, on images that were
+    set aside from the fit. They are nan where nothing could be measured.
+    """
+
+    consumer: str
+    applied: bool
+    reason: str  # in words: "re-solved", or why it was left for plain cutting
+    error_before: float  # of plain cutting
+    error_after: float  # with the weights that the consumer has now
+
+
 def as_index(values: tuple[int, ...]) -> Tensor:
     """A tuple of indices as an int64 tensor, also when it is empty."""
     return torch.tensor(values, dtype=torch.int64)
