@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -18,6 +18,11 @@ Schedule = Literal["per-layer", "final", "none"]
 Decay = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "adamw"]
 Preset = Literal["default", "paper"]
+
+
+def setting(default: Any, help: str) -> Any:
+    """A setting's default, and what it is for: the text that the command's help shows."""
+    return field(default=default, metadata={"help": help})
 
 
 def check_choice(setting: str, value: object, choices: object) -> None:
@@ -43,9 +48,9 @@ def check_between(setting: str, value: float, low: float, high: float) -> None:
 class ObserveConfig:
     """How channels are reduced to one number an image."""
 
-    tap: Tap = "output"  # the layer's own output (the paper), or what its activation makes of it
-    images: int = 5000  # calibration images that the statistics see; 0: all that there are
-    bins: int = 64  # of each channel's histogram; only the metric "jm-histogram" uses it
+    tap: Tap = setting("output", "the layer's own output (the paper), or what its activation makes of it")
+    images: int = setting(5000, "calibration images that the statistics see; 0: all that there are")
+    bins: int = setting(64, 'of each channel\'s histogram; only the metric "jm-histogram" uses it')
 
     def __post_init__(self) -> None:
         check_choice("observe.tap", self.tap, Tap)
@@ -57,8 +62,8 @@ class ObserveConfig:
 class ProfileConfig:
     """How channels are described and compared."""
 
-    metric: Metric = "jm"
-    max_classes: int = 100  # M: with more classes, the M best separated ones from the rest span the space
+    metric: Metric = setting("jm", "the distance between two classes' activations")
+    max_classes: int = setting(100, "M: with more classes, the M best separated ones from the rest span the space")
 
     def __post_init__(self) -> None:
         check_choice("profile.metric", self.metric, Metric)
@@ -69,11 +74,13 @@ class ProfileConfig:
 class SelectConfig:
     """How the number of clusters and their representatives are found."""
 
-    silhouette: Silhouette = "mean"
-    degree: int = 2  # of the polynomial fitted to the silhouette curve
-    sensitivity: float = 1.0  # Kneedle's S
-    representative: Representative = "weighted"
-    seed: int = 0
+    silhouette: Silhouette = setting(
+        "mean", "b is the mean distance to the other medoids (GB-AFS), or to the nearest (the paper's equation)"
+    )
+    degree: int = setting(2, "of the polynomial fitted to the silhouette curve")
+    sensitivity: float = setting(1.0, "Kneedle's S")
+    representative: Representative = setting("weighted", "the channel of a cluster that stays")
+    seed: int = setting(0, "of everything random")
 
     def __post_init__(self) -> None:
         check_choice("select.silhouette", self.silhouette, Silhouette)
@@ -86,14 +93,16 @@ class SelectConfig:
 class SurgeryConfig:
     """What may be cut, and what is done to the weights that stay."""
 
-    scope: Scope = "interior"
-    round_to: int = 1  # widths are rounded up to a multiple of this
-    compensate: bool = True  # re-solve the consumers' weights after a cut
-    reestimate_batchnorm: bool = True  # after a cut
-    images: int = 3000  # calibration images that compensation and BatchNorm see
-    ridge: float = 1e-3  # of compensation, relative to the mean variance of the kept inputs
-    positions: int = 16  # at most this many sampled output positions an image enter the Gram matrix
-    max_gram: int = 5000  # the widest Gram matrix; above it channels are regressed on channels, not patches on patches
+    scope: Scope = setting("interior", "interior: only channels that touch no residual sum; all: those too")
+    round_to: int = setting(1, "widths are rounded up to a multiple of this")
+    compensate: bool = setting(True, "re-solve the consumers' weights after a cut")
+    reestimate_batchnorm: bool = setting(True, "after a cut")
+    images: int = setting(3000, "calibration images that compensation and BatchNorm see")
+    ridge: float = setting(1e-3, "of compensation, relative to the mean variance of the kept inputs")
+    positions: int = setting(16, "at most this many sampled output positions an image enter the Gram matrix")
+    max_gram: int = setting(
+        5000, "the widest Gram matrix; above it channels are regressed on channels, not patches on patches"
+    )
 
     def __post_init__(self) -> None:
         check_choice("surgery.scope", self.scope, Scope)
@@ -109,22 +118,24 @@ class RecoverConfig:
     """How the network is trained after cutting. The budget is counted in updates: `epochs` passes over `share` of the
     training batches for each cut group, spent after each group (per-layer) or once at the end (final)."""
 
-    schedule: Schedule = "final"
-    epochs: float = 2.0
-    share: float = 0.25
-    fixed_share: bool = False  # the same part of the training data every time (the paper), or all of it in turn
-    optimizer: Optimizer = "sgd"
-    lr: float = 0.02  # the peak rate
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 1e-4
-    warmup: float = 0.05  # the part of the updates in which the rate rises to its peak
-    decay: Decay = "cosine"
-    clip: float = 5.0  # the largest gradient norm; 0 turns it off
-    distill: float = 0.9  # the weight of the unpruned network's outputs; the labels get the rest
-    temperature: float = 4.0
-    features: float = 3.0  # the weight of the unpruned network's block outputs; 0 turns it off
-    label_smoothing: float = 0.0
+    schedule: Schedule = setting("final", "train after each cut group, once at the end, or never")
+    epochs: float = setting(2.0, "passes over the share, for each cut group")
+    share: float = setting(0.25, "of the training batches that make one pass")
+    fixed_share: bool = setting(
+        False, "the same part of the training data every time (the paper), or all of it in turn"
+    )
+    optimizer: Optimizer = setting("sgd", "SGD as published, or AdamW")
+    lr: float = setting(0.02, "the peak rate")
+    momentum: float = setting(0.9, "of SGD")
+    nesterov: bool = setting(False, "of SGD")
+    weight_decay: float = setting(1e-4, "of the optimizer")
+    warmup: float = setting(0.05, "the part of the updates in which the rate rises to its peak")
+    decay: Decay = setting("cosine", "of the learning rate")
+    clip: float = setting(5.0, "the largest gradient norm; 0 turns it off")
+    distill: float = setting(0.9, "the weight of the unpruned network's outputs; the labels get the rest")
+    temperature: float = setting(4.0, "of the distillation")
+    features: float = setting(3.0, "the weight of the unpruned network's block outputs; 0 turns it off")
+    label_smoothing: float = setting(0.0, "of the cross-entropy")
 
     def __post_init__(self) -> None:
         check_choice("recover.schedule", self.schedule, Schedule)
@@ -144,10 +155,10 @@ class RecoverConfig:
 class LimitConfig:
     """What the result must keep to. None is required; an empty string or 0 means no limit."""
 
-    max_drop: float = 0.0  # points of accuracy on held-out data that the network may lose; 0: no limit
-    max_macs: str = ""  # "50%" of the uncut network's, or a number such as "20e6"
-    max_params: str = ""
-    max_latency_ms: float = 0.0  # of one input on the device at hand
+    max_drop: float = setting(0.0, "points of accuracy on held-out data that the network may lose; 0: no limit")
+    max_macs: str = setting("", '"50%" of the uncut network\'s, or a number such as "20e6"')
+    max_params: str = setting("", '"50%" of the uncut network\'s parameters, or a number such as "1e6"')
+    max_latency_ms: float = setting(0.0, "of one input on the device at hand")
 
     def __post_init__(self) -> None:
         check_at_least("limits.max_drop", self.max_drop, 0)
@@ -161,10 +172,10 @@ class LimitConfig:
 class DeviceConfig:
     """Where it runs: handed to Lightning Fabric as it is."""
 
-    accelerator: str = "auto"
-    devices: int = 1
-    nodes: int = 1
-    precision: str = "32-true"
+    accelerator: str = setting("auto", "auto, cpu, cuda, mps, ...")
+    devices: int = setting(1, "processes on each machine")
+    nodes: int = setting(1, "machines")
+    precision: str = setting("32-true", "32-true, 16-mixed, bf16-mixed, ...")
 
     def __post_init__(self) -> None:
         check_at_least("device.devices", self.devices, 1)
@@ -182,7 +193,11 @@ class PruneConfig:
     recover: RecoverConfig = field(default_factory=RecoverConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    seed: int = 0
+    seed: int = setting(0, "of everything random")
+    checkpoint_seconds: float = setting(60.0, "how often a recovery that takes long is stored in the run folder")
+
+    def __post_init__(self) -> None:
+        check_at_least("checkpoint_seconds", self.checkpoint_seconds, 0)
 
 
 def preset(name: Preset = "default") -> PruneConfig:
@@ -213,19 +228,21 @@ def settings(config: PruneConfig) -> dict[str, Any]:
 def replace_settings(config: PruneConfig, changes: Mapping[str, Any]) -> PruneConfig:
     """The config with settings changed, given as {"select": {"degree": 3}, "seed": 1}; unknown names are refused."""
     new: dict[str, Any] = {}
+    known = get_type_hints(PruneConfig)
     for name, value in changes.items():
-        known = [f.name for f in fields(config)]
         if name not in known:
-            raise ConfigError(f"there is no setting or section {name!r}{_nearest(name, known)}")
+            raise ConfigError(f"there is no setting or section {name!r}{_nearest(name, list(known))}")
         stage = getattr(config, name)
-        if isinstance(value, Mapping):
+        if is_dataclass(stage) and not isinstance(stage, type):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{name} is {value!r}; it is a section of settings, such as {{{name}: {{...}}}}.")
             inner = get_type_hints(type(stage))
             for key in value:
                 if key not in inner:
                     raise ConfigError(f"there is no setting {name}.{key}{_nearest(key, list(inner))}")
             new[name] = replace(stage, **{k: _as(f"{name}.{k}", v, inner[k]) for k, v in value.items()})
         else:
-            new[name] = _as(name, value, int)
+            new[name] = _as(name, value, known[name])
     return replace(config, **new)
 
 

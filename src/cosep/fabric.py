@@ -1,0 +1,67 @@
+"""Devices and processes: the only home of Lightning Fabric, and what several processes must agree on."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import reduce
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from cosep.config import DeviceConfig
+from cosep.records import ClassMoments
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+def launched(config: DeviceConfig) -> Fabric:
+    """Fabric for these settings; under torchrun, or with several devices, each process gets its own."""
+    from lightning_fabric import Fabric
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice about other devices and plugins than the ones that were asked for
+        several = config.devices * config.nodes > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE", config.devices))
+        fabric = Fabric(
+            accelerator=config.accelerator,
+            devices=devices,
+            num_nodes=config.nodes,
+            precision=config.precision,  # type: ignore[arg-type]
+            strategy="ddp" if several else "auto",
+        )
+        if several:
+            fabric.launch()
+    return fabric
+
+
+def batches_of_rank(batches: Iterable[Any], fabric: Fabric) -> Iterator[Any]:
+    """Every world-size-th batch, beginning with this process's number: together the processes see each batch once."""
+    return islice(iter(batches), fabric.global_rank, None, fabric.world_size)
+
+
+def merged_over_ranks(moments: Mapping[str, ClassMoments], fabric: Fabric) -> dict[str, ClassMoments]:
+    """The moments of all processes' samples together, the same to the bit in each of them."""
+    if fabric.world_size == 1:
+        return dict(moments)
+    merged = {}
+    for name, own in moments.items():
+        tensors = {f.name: t.contiguous() for f in fields(own) if (t := getattr(own, f.name)) is not None}
+        gathered = {key: fabric.all_gather(tensor) for key, tensor in tensors.items()}
+        parts = [ClassMoments(**{key: ranks[r] for key, ranks in gathered.items()}) for r in range(fabric.world_size)]
+        # In the order of the ranks, so that rounding is the same everywhere.
+        merged[name] = reduce(ClassMoments.merge, parts)
+    return merged
+
+
+def same_weights_everywhere(model: nn.Module, fabric: Fabric) -> None:
+    """Give every process the first one's weights and buffers, in place."""
+    if fabric.world_size > 1:
+        with torch.no_grad():
+            for tensor in model.state_dict().values():
+                torch.distributed.broadcast(tensor, src=0)
