@@ -155,7 +155,8 @@ def _take_turns(calls: Mapping[str, Callable[[], object]], repeats: int, warmup:
         for name, call in calls.items() if turn % 2 == 0 else reversed(list(calls.items())):
             start = time.perf_counter()
             call()
-            times[name].append(time.perf_counter() - start)
+            # A clock that did not tick between the two readings must not make a speed infinite.
+            times[name].append(max(time.perf_counter() - start, 1e-9))
     return times
 
 

@@ -1,0 +1,117 @@
+"""A cut model kept in a folder, and made again from the constructor of the uncut one."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cosep.artifact.folder import Artifact, read_artifact, write_artifact
+from cosep.errors import ArtifactError, ModelError, PlanError
+from cosep.records import Plan
+
+SHOWN = 5  # differences that an error lists
+
+
+def save(
+    folder: str | os.PathLike[str],
+    model: nn.Module,
+    plan: Plan,
+    report: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Keep a cut model, its plan and a report of plain values in a folder; all or nothing, no pickle."""
+    from cosep.surgery.plan import plan_to_document
+
+    return write_artifact(
+        folder, weights=model.state_dict(), plan=plan_to_document(plan), report=report or {}, overwrite=overwrite
+    )
+
+
+def load(folder: str | os.PathLike[str], model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    """The cut model that was saved, from the uncut model's constructor (called without arguments) or an instance of it.
+
+    An instance is copied, not changed. Training mode, device and `requires_grad` are those of the uncut model.
+    """
+    artifact = read_artifact(folder)
+    return rebuild(artifact, model)
+
+
+def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    """As `load`, from an artifact that was already read."""
+    from cosep.surgery.cut import apply_layout
+    from cosep.surgery.plan import fingerprint, plan_from_document
+
+    try:
+        plan = plan_from_document(artifact.plan)
+    except PlanError as error:
+        raise ArtifactError(f"the plan in {artifact.folder} cannot be used: {error}") from error
+    weights = artifact.weights()
+    uncut = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    if not isinstance(uncut, nn.Module):
+        raise ModelError(
+            f"the factory returned a {type(uncut).__name__}; an nn.Module is needed. Pass the model's constructor, or "
+            "a function without arguments that builds it."
+        )
+    if fingerprint(uncut) != plan.fingerprint:
+        differences = _differences(uncut.state_dict(), weights, plan)
+        raise ArtifactError(
+            f"{artifact.folder} was made from another architecture than this {type(uncut).__name__}: "
+            f"{_listed(differences) or 'cut layers have another width.'} Pass the constructor it was made with."
+        )
+    try:
+        cut = apply_layout(uncut, plan.layout)
+    except PlanError as error:
+        raise ArtifactError(f"the plan in {artifact.folder} does not fit its own model: {error}") from error
+    differences = _differences(cut.state_dict(), weights, Plan())
+    if differences:
+        raise ArtifactError(f"the weights in {artifact.folder} do not fit its plan: {_listed(differences)}")
+    return _filled(cut, weights)
+
+
+def _filled(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """The model with these values, in their own precision, in its own tensors: shared ones stay shared."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and tensor.dtype != weights[name].dtype:
+            tensor.data = tensor.data.to(weights[name].dtype)
+    with torch.no_grad():
+        model.load_state_dict(dict(weights), strict=True)
+    return model
+
+
+def _differences(state: Mapping[str, Any], weights: Mapping[str, Tensor], plan: Plan) -> list[str]:
+    """Where a model's tensors and saved ones differ by name or shape, in words, but for what the plan cut."""
+    found = [f"{name} {_shape(state[name])} is not in the artifact" for name in state if name not in weights]
+    found += [
+        f"the artifact's {name} {_shape(weights[name])} is not in the model" for name in weights if name not in state
+    ]
+    for name, tensor in state.items():
+        if name in weights and isinstance(tensor, Tensor) and not _could_become(tensor, weights[name], name, plan):
+            found.append(f"{name} is {_shape(tensor)} in the model and {_shape(weights[name])} in the artifact")
+    return found
+
+
+def _could_become(uncut: Tensor, saved: Tensor, name: str, plan: Plan) -> bool:
+    """Whether a tensor of the uncut model can have the saved shape after the cut of its module."""
+    module = name.rpartition(".")[0]
+    sides = [indices for side in ("out", "in") if (indices := plan.layout.get((module, side))) is not None]
+    if not sides:
+        return uncut.shape == saved.shape
+    return uncut.ndim == saved.ndim and all(
+        after <= before for before, after in zip(uncut.shape, saved.shape, strict=True)
+    )
+
+
+def _shape(value: Any) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({type(value).__name__})"
+
+
+def _listed(differences: list[str]) -> str:
+    rest = len(differences) - SHOWN
+    return "; ".join(differences[:SHOWN]) + (f"; and {rest} more" if rest > 0 else "") + ("." if differences else "")
