@@ -113,8 +113,8 @@ def check_finite(values: Tensor, layers: Sequence[str], widths: Sequence[int], f
     where = f"layer {layers[which]!r}, channel {channel}" if layers[which] else f"channel {channel}"
     raise CalibrationError(
         f"{where}, is {float(values[image, column])} for image {first + image} (in this batch {int(bad.any(0).sum())} "
-        "channels have such values); statistics need finite numbers. Look for bad inputs (missing normalization, corrupt "
-        "images), damaged weights, or a precision that overflows (float16)."
+        "channels have such values); statistics need finite numbers. Look for bad inputs (missing normalization, "
+        "corrupt images), damaged weights, or a precision that overflows (float16)."
     )
 
 
