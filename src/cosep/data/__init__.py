@@ -1,0 +1,158 @@
+"""Data sets that a command can name: embedded digits, CIFAR, image folders, and factories in users' files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from cosep.data.cifar import read_cifar
+from cosep.data.digits import read_digits
+from cosep.data.folders import MEAN, SIZE, STD, read_folders
+from cosep.data.loader import Batch, Loader, Split, all_of
+from cosep.data.order import stratified
+from cosep.data.tensors import TensorSplit
+from cosep.errors import ConfigError, DataError
+from cosep.outside import call_factory, file_factory, is_file_factory
+
+__all__ = ["Data", "Loader", "TensorSplit", "data_names", "load_data"]
+
+_NAMES = ("digits", "cifar10:DIR", "cifar100:DIR", "imagefolder:DIR", "path/to/file.py:factory")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set ready for a run: each part is an iterable of (input, label) batches that can be iterated repeatedly.
+
+    The parts are Loaders, except where a user's factory made them: those are whatever it returned.
+    """
+
+    name: str
+    train: Iterable[Batch]  # shuffled and augmented; its set_epoch chooses the order
+    calibration: Iterable[Batch]  # the images of train, shuffled once, as they are
+    holdout: Iterable[Batch] | None  # training images kept from `train`, for decisions; None if there are none
+    test: Iterable[Batch]  # for reports only
+    class_names: tuple[str, ...]  # empty if unknown
+    input_shape: tuple[int, ...]  # (channels, height, width)
+    mean: tuple[float, ...] | None = None  # of the normalisation; None if unknown
+    std: tuple[float, ...] | None = None
+
+
+def data_names() -> tuple[str, ...]:
+    """The forms that a name of a data set may have."""
+    return _NAMES
+
+
+def load_data(
+    spec: str,
+    *,
+    holdout: float = 0.1,
+    seed: int = 0,
+    batch_size: int = 128,
+    eval_batch_size: int | None = None,
+    augment: bool = True,
+    workers: int = 2,
+    shard: tuple[int, int] = (0, 1),
+) -> Data:
+    """The data set that a name stands for, with a share of every class of its training set held out.
+
+    spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, or `path/to/file.py:factory`, a function that
+    returns a tuple (train, test) of loaders or a dict with "train", "test" and, if wanted, "holdout", "calibration",
+    "class_names". It may take `batch_size`, `seed` and `holdout`; nothing is held out from its loaders here.
+    `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders; `shard` is
+    (rank, processes) of a distributed run.
+    """
+    if not 0 <= holdout < 1:
+        raise ConfigError(
+            f"holdout is {holdout}; it must be a share of the training set, from 0 up to but not including 1."
+        )
+    if is_file_factory(spec):
+        return _from_file(spec, batch_size=batch_size, seed=seed, holdout=holdout)
+    train, test, names, shape, mean, std = _read(spec, workers)
+    rest, held_out = stratified(train.labels, holdout, seed=seed, purpose="holdout")
+    plain = eval_batch_size or (512 if isinstance(train, TensorSplit) else batch_size)
+    return Data(
+        name=spec,
+        train=Loader(train, rest, batch_size, shuffle=True, augment=augment, drop_last=True, seed=seed, shard=shard),
+        calibration=Loader(train, rest, plain, shuffle=True, seed=seed, shard=shard),
+        holdout=Loader(train, held_out, plain, shard=shard) if len(held_out) else None,
+        test=Loader(test, all_of(test), plain, shard=shard),
+        class_names=names,
+        input_shape=shape,
+        mean=mean,
+        std=std,
+    )
+
+
+_Read = tuple[Split, Split, tuple[str, ...], tuple[int, ...], tuple[float, ...], tuple[float, ...]]
+
+
+def _read(spec: str, workers: int) -> _Read:
+    name, _, directory = spec.partition(":")
+    if name == "digits" and not directory:
+        return _in_memory(*read_digits())
+    if name in ("cifar10", "cifar100", "imagefolder"):
+        if not directory:
+            raise DataError(f"{name} needs the folder of its files: {name}:DIR.")
+        if name == "imagefolder":
+            return *read_folders(directory, workers=workers), (3, SIZE, SIZE), MEAN, STD
+        return _in_memory(*read_cifar(name, directory))
+    close = difflib.get_close_matches(name, [n.partition(":")[0] for n in _NAMES[:4]], n=1)
+    hint = next((n for n in _NAMES if close and n.startswith(close[0])), None)
+    known = f"did you mean {hint}?" if hint else f"known are {', '.join(_NAMES)}."
+    raise DataError(f"unknown data set {spec!r}; {known}")
+
+
+def _in_memory(train: TensorSplit, test: TensorSplit, names: tuple[str, ...]) -> _Read:
+    return train, test, names, tuple(train.images.shape[1:]), train.mean, train.std
+
+
+def _from_file(spec: str, **wanted: object) -> Data:
+    with file_factory(spec, DataError) as factory:
+        made = call_factory(factory, spec, DataError, **wanted)
+    parts: dict[str, Any] = {}
+    if isinstance(made, Mapping):
+        parts = dict(made)
+    elif isinstance(made, tuple) and len(made) == 2:
+        parts = {"train": made[0], "test": made[1]}
+    unknown = sorted(set(parts) - {"train", "test", "holdout", "calibration", "class_names"})
+    if unknown or not {"train", "test"} <= parts.keys():
+        raise DataError(
+            f"{spec} returned {_described(made)}; it must return (train, test) or a dict with 'train', 'test' and, "
+            "if wanted, 'holdout', 'calibration', 'class_names'."
+        )
+    loaders = {part: parts.get(part) for part in ("train", "test", "holdout", "calibration")}
+    for part, loader in loaders.items():
+        if loader is not None and (not isinstance(loader, Iterable) or iter(loader) is loader):
+            raise DataError(
+                f"{spec}: {part} is a {type(loader).__name__}, which cannot be iterated again and again; "
+                "return a DataLoader or a list of batches."
+            )
+    return Data(
+        name=spec,
+        train=parts["train"],
+        calibration=parts["train"] if loaders["calibration"] is None else parts["calibration"],
+        holdout=loaders["holdout"],
+        test=parts["test"],
+        class_names=tuple(map(str, parts.get("class_names", ()))),
+        input_shape=_shape_of_first(parts["test"], f"{spec}: test"),
+    )
+
+
+def _shape_of_first(loader: Iterable[Any], name: str) -> tuple[int, ...]:
+    batch = next(iter(loader), None)
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
+    if batch is None or not pair:
+        raise DataError(f"{name} yields {_described(batch)}; batches must be pairs of tensors (input, label).")
+    return tuple(batch[0].shape[1:])
+
+
+def _described(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return f"a dict with {', '.join(map(repr, value))}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
