@@ -127,8 +127,11 @@ def _prepared(model: nn.Module, path: str | os.PathLike[str], example_input: Ten
         )
     ready = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     example = example_input[:1].detach().cpu()
-    with torch.no_grad():
-        output = ready(example)
+    try:
+        with torch.no_grad():
+            output = ready(example)
+    except Exception as error:  # whatever the user's forward raises
+        raise ExportError(f"the model fails on one sample of the example {tuple(example.shape)}: {error}") from error
     if not isinstance(output, Tensor):
         raise ExportError(
             f"the model returned a {type(output).__name__}; one tensor is needed. Wrap it in a module whose forward "
@@ -165,7 +168,10 @@ def _compared(
             try:
                 found = exported(inputs).double()
             except Exception as error:  # whatever the other runtime raises
-                raise ExportError(f"the export to {path} does not run with a batch of {batch}: {error}") from error
+                raise ExportError(
+                    f"the export to {path} does not run with a batch of {batch}, as if it had a fixed batch size: "
+                    f"{error}"
+                ) from error
         if not expected.isfinite().all():
             raise ExportError(
                 "the model's own output is not finite on random inputs, so no export can be checked against it. "
@@ -174,7 +180,7 @@ def _compared(
         if found.shape != expected.shape:
             raise ExportError(
                 f"the export to {path} gave {tuple(found.shape)} for a batch of {batch}; the model gives "
-                f"{tuple(expected.shape)}. Its forward may fix the batch size: use x.flatten(1), not x.view(n, -1)."
+                f"{tuple(expected.shape)}. It may have a fixed batch size: use x.flatten(1), not x.view(n, -1)."
             )
         if expected.numel():
             difference = max(difference, _largest(found - expected))
