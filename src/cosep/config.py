@@ -153,12 +153,12 @@ class RecoverConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitConfig:
-    """What the result must keep to. None is required; an empty string or 0 means no limit."""
+    """What the result must keep to. None is required: the defaults set no limit."""
 
-    max_drop: float = setting(0.0, "points of accuracy on held-out data that the network may lose; 0: no limit")
+    max_drop: float = setting(100.0, "points of accuracy on held-out data that may be lost; 100: no limit")
     max_macs: str = setting("", '"50%" of the uncut network\'s, or a number such as "20e6"')
     max_params: str = setting("", '"50%" of the uncut network\'s parameters, or a number such as "1e6"')
-    max_latency_ms: float = setting(0.0, "of one input on the device at hand")
+    max_latency_ms: float = setting(0.0, "of one input on the device at hand; 0: no limit")
 
     def __post_init__(self) -> None:
         check_at_least("limits.max_drop", self.max_drop, 0)

@@ -1,8 +1,8 @@
 """Widths that keep to a limit: every layer's k walks along its own curve, all by the same measure, until the net fits.
 
 Kneedle's knee is the k at which the fitted curve, both axes scaled to [0, 1], is furthest above the diagonal: the
-largest y − x. A limit asks for fewer channels than that: the largest y − t·x with one t > 1 for all layers, so a layer whose curve
-is steep gives up less than one whose curve is flat.
+largest y − x. A limit asks for fewer channels than that: the largest y − t·x with one t > 1 for all layers, so that a
+layer whose curve is steep gives up less than one whose curve is flat.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fitting_widths(
 ) -> Fit:
     """The widths of the smallest steepness whose cost keeps to the limit, found by bisection.
 
-    `cost` rises with every width. Where even the narrowest network costs more, that network is returned with `met` False.
+    `cost` rises with every width. Where even the narrowest network costs more, it is returned with `met` False.
     """
 
     def at(steepness: float) -> tuple[dict[str, int], float]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.errors import RunError
+from cosep.errors import ConfigError, RunError
 
 CHECKPOINT_FORMAT = 1
 
@@ -136,18 +136,25 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
 
 def read_description(folder: Path) -> dict[str, Any]:
     """What a run folder's config.toml says."""
+    path = folder / "config.toml"
+    if not path.exists():
+        raise RunError(f"{folder} is not a run folder: there is no config.toml in it. Run `cosep prune` first.")
+    return read_toml(path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as plain values."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
 
-    path = folder / "config.toml"
-    if not path.exists():
-        raise RunError(f"{folder} is not a run folder: there is no config.toml in it. Run `cosep prune` first.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} cannot be read ({error}). {_START_OVER}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
 def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:

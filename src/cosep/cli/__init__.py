@@ -1,0 +1,20 @@
+"""The command `cosep`: arguments become settings, settings go to the library; no decisions of its own."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line on standard error and exit code 1."""
+    from cosep.cli.app import app
+    from cosep.errors import CosepError
+
+    try:
+        app()
+    except CosepError as error:
+        print(f"cosep: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(1)

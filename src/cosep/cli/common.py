@@ -1,0 +1,87 @@
+"""What several commands share: the screen, the model of a run, shapes in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor, nn
+
+from cosep.errors import ConfigError, RunError
+from cosep.runs import read_description
+from cosep.zoo import input_shape, load_model
+
+# What a user reads goes to standard error, so that standard output stays clean for `--json`.
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """The uncut model that a run folder was made from."""
+
+    spec: str
+    weights: str | None
+    classes: int | None
+    shape: tuple[int, ...]
+
+    def uncut(self) -> nn.Module:
+        """The model with the weights that the run started from."""
+        return load_model(self.spec, weights=self.weights, classes=self.classes)
+
+    def architecture(self) -> nn.Module:
+        """The model without its weights: enough to load the pruned ones into."""
+        return load_model(self.spec, classes=self.classes)
+
+    def example(self, batch: int = 1) -> Tensor:
+        """A random input."""
+        return torch.randn(batch, *self.shape, generator=torch.Generator().manual_seed(0))
+
+
+def run_model(folder: Path) -> RunModel:
+    """The model that a run folder's config.toml names."""
+    about = read_description(folder).get("about", {})
+    if not about.get("model"):
+        raise RunError(
+            f"{folder}/config.toml names no model, as the run was started from Python. "
+            "Use cosep.load(folder, factory) and the functions of the library there."
+        )
+    return RunModel(
+        about["model"], about.get("checkpoint") or None, about.get("classes") or None, tuple(about["input"])
+    )
+
+
+def shape_of(text: str | None, spec: str) -> tuple[int, ...]:
+    """An input shape such as "3,32,32", or the model's own."""
+    if text is None:
+        return input_shape(spec)
+    try:
+        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ConfigError(f"--input is {text!r}; give the shape of one input, such as 3,224,224.")
+    return shape
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """A document on standard output."""
+    typer.echo(json.dumps(document, indent=2))
+
+
+def percent(value: float | None) -> str:
+    """A share as text."""
+    return "–" if value is None else f"{100 * value:.2f} %"
+
+
+def count(value: float) -> str:
+    """A large number as text."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:g}"

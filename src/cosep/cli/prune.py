@@ -1,0 +1,76 @@
+"""cosep prune: the whole method on a named model and data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cosep.cli.common import console, print_json
+from cosep.cli.options import configured
+from cosep.cli.progress import shown
+from cosep.cli.summary import summary_table
+
+
+def prune_command(
+    model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
+    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
+    out: Annotated[Path, typer.Option(help="The run folder; an interrupted run in it goes on.")],
+    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="default: what works best as far as we measured; paper: the published protocol.")
+    ] = "default",
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Of the recovery.", min=1)] = 128,
+    holdout: Annotated[float, typer.Option(help="The share of the training set held out for decisions.")] = 0.1,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
+    *,
+    changes: dict[str, Any],
+) -> None:
+    """Prune a trained model: how much of each layer stays is found from the layer itself.
+
+    Examples:
+
+      cosep prune resnet56 --weights resnet56.safetensors --data cifar10:~/data --out run/
+
+      cosep prune resnet20 --weights r20.pt --data cifar10:~/data --out run/ --preset paper --p 3
+
+      cosep prune my_net.py:build --weights net.pt --data imagefolder:~/photos --out run/ --max-macs 50%
+    """
+    from cosep.data import load_data
+    from cosep.pipeline import prune
+    from cosep.zoo import load_model
+
+    settings = configured(preset, config, changes)
+    source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size)
+    classes = len(source.class_names) or None
+    net = load_model(model, weights=weights, classes=classes)
+    about = {
+        "model": model,
+        "checkpoint": str(weights.resolve()) if weights else "",
+        "classes": classes or 0,
+        "input": list(source.input_shape),
+        "data": data,
+        "class_names": list(source.class_names),
+        "batch_size": batch_size,
+        "holdout": holdout,
+    }
+    with shown(quiet=quiet, run=out) as callbacks:
+        result = prune(
+            net,
+            source.calibration,
+            source.test,
+            config=settings,
+            train=source.train,
+            holdout=source.holdout,
+            run=out,
+            about=about,
+            callbacks=callbacks,
+        )
+    if not quiet:
+        console.print(summary_table(result.report))
+    if json:
+        print_json(result.report)
+    console.print(f"{out}", highlight=False)
