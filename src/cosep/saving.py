@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.artifact.folder import Artifact, read_artifact, write_artifact
+from cosep.artifact.folder import MANIFEST, READY, Artifact, read_artifact, write_artifact
 from cosep.errors import ArtifactError, ModelError, PlanError
 from cosep.records import Plan
 
@@ -43,15 +43,23 @@ def load(folder: str | os.PathLike[str], model: nn.Module | Callable[[], nn.Modu
     return rebuild(artifact, model)
 
 
+def read_documents(folder: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any]]:
+    """The plan and the report that were saved, after checking every file of the artifact."""
+    artifact = read_artifact(folder)
+    return _plan_of(artifact), artifact.report
+
+
+def is_saved(folder: str | os.PathLike[str]) -> bool:
+    """Whether a whole artifact was written here, though a crash may have kept it from its final place; not checked."""
+    return any((Path(folder) / place / MANIFEST).is_file() for place in ("", READY))
+
+
 def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     """As `load`, from an artifact that was already read."""
     from cosep.surgery.cut import apply_layout
-    from cosep.surgery.plan import fingerprint, plan_from_document
+    from cosep.surgery.plan import fingerprint
 
-    try:
-        plan = plan_from_document(artifact.plan)
-    except PlanError as error:
-        raise ArtifactError(f"the plan in {artifact.folder} cannot be used: {error}") from error
+    plan = _plan_of(artifact)
     weights = artifact.weights()
     uncut = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
     if not isinstance(uncut, nn.Module):
@@ -73,6 +81,15 @@ def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> n
     if differences:
         raise ArtifactError(f"the weights in {artifact.folder} do not fit its plan: {_listed(differences)}")
     return _filled(cut, weights)
+
+
+def _plan_of(artifact: Artifact) -> Plan:
+    from cosep.surgery.plan import plan_from_document
+
+    try:
+        return plan_from_document(artifact.plan)
+    except PlanError as error:
+        raise ArtifactError(f"the plan in {artifact.folder} cannot be used: {error}") from error
 
 
 def _filled(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

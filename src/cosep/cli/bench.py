@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.table import Table
 
 from cosep.cli.common import RunModel, console, print_json, run_model, shape_of
-from cosep.config import check_at_least
+from cosep.config import check_at_least, check_choice
 from cosep.measure.latency import Latency, MemoryFormat
 
 ModelOption = Annotated[
@@ -31,7 +31,7 @@ def bench_command(
     repeats: Annotated[int, typer.Option(help="Rounds; in each, both networks take a turn.")] = 50,
     warmup: Annotated[int, typer.Option(help="Untimed calls before the first round.")] = 5,
     threads: Annotated[int | None, typer.Option(help="Threads to compute with.", show_default="torch's own")] = None,
-    memory_format: Annotated[MemoryFormat, typer.Option(help="How images lie in memory.")] = "contiguous",
+    memory_format: Annotated[str, typer.Option(help="contiguous or channels_last.")] = "contiguous",
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on standard output.")] = False,
 ) -> None:
     """Time the network of a run before and after pruning, for single inputs and for batches.
@@ -42,6 +42,7 @@ def bench_command(
     from cosep.saving import load
 
     check_at_least("--batch", batch, 1)
+    check_choice("--memory-format", memory_format, MemoryFormat)
     source = source_of(run, model, classes, input_shape)
     before = source.uncut()
     models = {"before": before, "after": load(run, before)}
@@ -52,7 +53,7 @@ def bench_command(
             repeats=repeats,
             warmup=warmup,
             threads=threads,
-            memory_format=memory_format,
+            memory_format=cast(MemoryFormat, memory_format),
         )
         for size in sorted({1, batch})
     }
@@ -103,7 +104,5 @@ def latency_table(times: Mapping[int, Mapping[str, Latency]]) -> Table:
 def conditions(times: Mapping[int, Mapping[str, Latency]]) -> str:
     """Under which conditions the times were taken, in a line."""
     found = next(iter(next(iter(times.values())).values()))
-    return (
-        f"{found.runtime} on {found.device}, {found.threads} thread{'s' * (found.threads != 1)}, {found.memory_format}, "
-        f"{found.repeats} rounds in turn"
-    )
+    threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
+    return f"{found.runtime} on {found.device}, {threads}, {found.memory_format}, {found.repeats} rounds in turn"
