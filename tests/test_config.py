@@ -1,0 +1,71 @@
+import pytest
+
+from cosep.config import (
+    LimitConfig,
+    ProfileConfig,
+    RecoverConfig,
+    SelectConfig,
+    amount,
+    preset,
+    replace_settings,
+    settings,
+)
+from cosep.errors import ConfigError
+
+
+def test_the_paper_preset_is_the_published_protocol():
+    paper = preset("paper")
+    assert (paper.profile.metric, paper.profile.max_classes) == ("jm", 100)
+    assert (paper.select.degree, paper.select.representative) == (2, "weighted")
+    assert (paper.surgery.compensate, paper.surgery.reestimate_batchnorm, paper.surgery.round_to) == (False, False, 1)
+    recover = paper.recover
+    assert (recover.schedule, recover.epochs, recover.share, recover.fixed_share) == ("per-layer", 2, 0.25, True)
+    assert (recover.optimizer, recover.lr, recover.momentum, recover.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
+    assert (recover.decay, recover.warmup, recover.clip) == ("constant", 0, 0)
+    assert (recover.distill, recover.features) == (0, 0)
+
+
+def test_both_presets_spend_the_same_budget():
+    default, paper = preset("default").recover, preset("paper").recover
+    assert (default.epochs, default.share) == (paper.epochs, paper.share)
+
+
+def test_settings_survive_the_way_to_plain_values_and_back():
+    config = replace_settings(preset("paper"), {"select": {"degree": 4}, "seed": 7})
+    assert replace_settings(preset(), settings(config)) == config
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"no setting select\.degre; did you mean 'degree'"):
+        replace_settings(preset(), {"select": {"degre": 3}})
+    with pytest.raises(ConfigError, match="no setting or section 'selct'; did you mean 'select'"):
+        replace_settings(preset(), {"selct": {}})
+
+
+def test_a_value_of_the_wrong_type_is_refused():
+    with pytest.raises(ConfigError, match=r"select\.degree is '2'; it must be of type int"):
+        replace_settings(preset(), {"select": {"degree": "2"}})
+    with pytest.raises(ConfigError, match=r"select is 3; it is a section"):
+        replace_settings(preset(), {"select": 3})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ProfileConfig(max_classes=1), r"profile\.max_classes is 1; it must be at least 2"),
+        (lambda: ProfileConfig(metric="jn"), r"profile\.metric is 'jn'; it must be one of 'jm'"),
+        (lambda: SelectConfig(degree=0), r"select\.degree is 0; it must be at least 1"),
+        (lambda: RecoverConfig(share=1.5), r"recover\.share is 1\.5; it must be between 0 and 1"),
+        (lambda: RecoverConfig(temperature=0), r"recover\.temperature is 0; it must be above 0"),
+        (lambda: LimitConfig(max_macs="half"), r"limits\.max_macs is 'half'; give a share such as"),
+        (lambda: LimitConfig(max_macs="-5%"), r"limits\.max_macs is '-5%'"),
+    ],
+)
+def test_settings_check_themselves(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_a_limit_is_a_share_of_the_whole_or_a_number():
+    assert amount("x", "50%", 80) == 40
+    assert amount("x", "2e3", 80) == 2000
