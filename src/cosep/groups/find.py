@@ -1,0 +1,265 @@
+"""From a model and an example input to its groups: channels that stay or go together, in order of execution."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from cosep.errors import TraceError
+from cosep.groups.flow import Flow, SideKey, follow
+from cosep.records import Group, Scope, Slice
+
+SideMembers = Mapping[SideKey, list[int]]  # one channel: its positions on every side that holds it
+
+
+def find_groups(model: nn.Module, example_input: Tensor, *, time_limit: float = 120.0) -> tuple[Group, ...]:
+    """The groups of a model (batch, ...) -> (batch, classes), in order of execution; the model is left as it is."""
+    check_model(model, example_input)
+    try:
+        private = copy.deepcopy(model)
+    except Exception as error:
+        raise TraceError(
+            f"the model cannot be copied ({type(error).__name__}: {error}). "
+            "Remove tensors that are results of computations from its attributes, or detach them."
+        ) from error
+    flow = Flow(private.eval())
+    _within(time_limit, flow, example_input.detach()[:1].clone())
+    return assemble(flow)
+
+
+def groups_in_scope(groups: Iterable[Group], scope: Scope = "interior") -> tuple[Group, ...]:
+    """The groups that a scope may prune."""
+    return tuple(g for g in groups if g.scope == "interior" or (scope == "all" and g.scope == "all"))
+
+
+def check_model(model: nn.Module, example_input: Tensor) -> None:
+    """Refuse what cannot be followed, and say what to give instead."""
+    if not isinstance(model, nn.Module):
+        raise TraceError(f"the model is a {type(model).__name__}; an nn.Module is needed.")
+    if not isinstance(example_input, Tensor) or example_input.ndim < 2 or example_input.shape[0] < 1:
+        found = tuple(example_input.shape) if isinstance(example_input, Tensor) else type(example_input).__name__
+        raise TraceError(
+            f"the example input is {found}; a tensor with a batch axis in front is needed, like (1, 3, 224, 224)."
+        )
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise TraceError(f"the model is wrapped in {type(model).__name__}; give the module inside, `model.module`.")
+    if type(model).__name__ == "OptimizedModule":
+        raise TraceError(
+            "the model is wrapped by torch.compile; give the module inside, `model._orig_mod`, and compile the result."
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TraceError(
+            "the model is a ScriptModule, whose layers cannot be changed; give the nn.Module it was made from."
+        )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise TraceError(f"{name} has no shape yet (a lazy layer); run the model once on an input first.")
+        if tensor.is_meta:
+            raise TraceError(f"{name} is on the meta device and has no values; give the model its weights first.")
+
+
+def _within(time_limit: float, flow: Flow, example: Tensor) -> None:
+    """Follow the channels in a thread of its own, so that a model that never ends cannot hold us up."""
+    deadline = time.monotonic() + time_limit
+    outcome: dict[str, BaseException] = {}
+
+    def work() -> None:
+        try:
+            _follow_all(flow, example, deadline)
+        except BaseException as error:
+            outcome["error"] = error
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(time_limit + 1.0)
+    error = outcome.get("error")
+    if thread.is_alive() or isinstance(error, TimeoutError):
+        last = max(flow.order, key=flow.order.__getitem__, default="") or "the model"
+        raise TraceError(
+            f"the model did not finish within {time_limit:g} s; it was in {last} or behind it. "
+            "Use a smaller example input or a longer time limit."
+        )
+    if error is not None:
+        raise error
+
+
+def _follow_all(flow: Flow, example: Tensor, deadline: float) -> None:
+    output = follow(flow, example, deadline)
+    if not isinstance(output, Tensor):
+        raise TraceError(
+            f"the model returns a {type(output).__name__}; a tensor of logits is needed. "
+            "Wrap it in a module whose forward returns that one entry, such as `self.model(x)['logits']`."
+        )
+    if output.ndim < 2 or output.shape[0] != example.shape[0]:
+        raise TraceError(
+            f"the model returns shape {tuple(output.shape)} for one input; logits (1, classes) are needed."
+        )
+    idle = [
+        n for n, m in flow.modules.items() if n not in flow.calls and any(True for _ in m.parameters(recurse=False))
+    ]
+    if idle:
+        _follow_training(flow, example, deadline)
+
+
+def _follow_training(flow: Flow, example: Tensor, deadline: float) -> None:
+    """Auxiliary heads run only in training mode: a second pass learns what they tie, so that training still works."""
+    calls, macs, places = Counter(flow.calls), Counter(flow.macs), dict(flow.places)
+    flow.model.train()
+    try:
+        follow(flow, torch.cat([example, example]), deadline)
+    except TraceError:
+        pass  # a model that cannot be trained on this input is still a model that can be evaluated
+    finally:
+        flow.model.eval()
+        for name in list(flow.calls):
+            flow.calls[name] = max(calls[name], 1)
+        flow.macs, flow.places = macs, {**flow.places, **places}
+
+
+def assemble(flow: Flow) -> tuple[Group, ...]:
+    """Turn labels into groups: one for every set of channels that live on the same sides in the same way."""
+    _tie_shared_parameters(flow)
+    channels: dict[int, dict[SideKey, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for key, labels in flow.sides.items():
+        for position, root in enumerate(flow.labels.canonical(labels).tolist()):
+            channels[root][key].append(position)
+    alike: dict[Any, list[int]] = defaultdict(list)
+    for root, members in channels.items():
+        if any(_produces(flow, key) for key in members):
+            held = tuple(sorted((key, len(positions)) for key, positions in members.items()))
+            alike[held, flow.labels.fixed(root), flow.labels.notes(root)].append(root)
+    groups = [_group(flow, [channels[r] for r in roots], fixed, notes) for (_, fixed, notes), roots in alike.items()]
+    groups.sort(
+        key=lambda g: (flow.order.get(g.producers[0], len(flow.order)), int(_slice(g, g.producers[0]).positions[0, 0]))
+    )
+    return _balanced(flow, _unique_names(groups))
+
+
+def _tie_shared_parameters(flow: Flow) -> None:
+    """Layers that share a parameter are cut together."""
+    for first, names in flow.aliases.items():
+        for other in names[1:]:
+            a, b = first.rpartition(".")[0], other.rpartition(".")[0]
+            for side in ("out", "in"):
+                keys: list[SideKey] = [(a, side), (b, side)]
+                if a != b and any(k in flow.sides for k in keys) and type(flow.modules[a]) is type(flow.modules[b]):
+                    flow.labels.merge(flow.side(keys[0]), flow.side(keys[1]), "shares its weights")
+    shared = Counter(id(m) for _, m in flow.model.named_modules(remove_duplicate=False))
+    for name, module in flow.modules.items():
+        if shared[id(module)] > 1 and flow.calls[name] < 2:
+            flow.calls[name] = max(1, flow.calls[name])
+
+
+def _produces(flow: Flow, key: SideKey) -> bool:
+    """Whether a side makes channels out of other ones."""
+    module = flow.modules.get(key[0])
+    if key[1] != "out" or not isinstance(module, (_ConvNd, nn.Linear)):
+        return False
+    return not (isinstance(module, _ConvNd) and module.groups == module.in_channels and module.groups > 1)
+
+
+def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | None, notes: frozenset[str]) -> Group:
+    order = flow.order
+    keys = sorted(
+        members[0], key=lambda k: (order.get(k[0], order.get(k[0].rpartition(".")[0], len(order))), k[1] == "in")
+    )
+    producers = [k[0] for k in keys if _produces(flow, k)]
+    # A gate (squeeze-and-excitation) has one place an image where the main path has many: it comes last.
+    widest = max((flow.places.get(p, 1) for p in producers), default=1)
+    producers.sort(key=lambda p: flow.places.get(p, 1) == 1 and widest > 1)
+    consumers = tuple(k[0] for k in keys if k[1] == "in")
+    members = sorted(members, key=lambda m: m[producers[0], "out"][0])
+    slices = tuple(
+        Slice(name, side, torch.tensor([m[name, side] for m in members], dtype=torch.int64)) for name, side in keys
+    )
+    width = len(members)
+    modules = {k[0] if k[0] in flow.modules else k[0].rpartition(".")[0] for k in keys}
+    group = Group(
+        name=producers[0],
+        width=width,
+        producers=tuple(producers),
+        consumers=consumers,
+        slices=slices,
+        macs=sum(flow.macs[m] for m in modules),
+        scope="interior",
+    )
+    twice = [m for m in modules if flow.calls[m] > 1]
+    if fixed is not None:
+        return replace(group, scope=None, why_not=fixed)
+    if twice:
+        return replace(group, scope=None, why_not=f"module {twice[0]} is called several times")
+    if not consumers:
+        return replace(group, scope=None, why_not="its output is not used by any layer")
+    if width < 2:
+        return replace(group, scope=None, why_not="has only one channel")
+    if "sum" in notes:
+        main = [p for p in producers[1:] if flow.places.get(p, 1) > 1 or widest == 1]
+        named = ", ".join(main[:3]) + (f" and {len(main) - 3} more" if len(main) > 3 else "")
+        return replace(group, scope="all", why_not=f"tied by an addition{f' with {named}' if named else ''}")
+    if "parts" in notes:
+        return replace(group, scope="all", why_not="tied by a split or a shuffle: equal parts must stay equal")
+    return group
+
+
+def _unique_names(groups: list[Group]) -> list[Group]:
+    """A layer whose channels fall into several groups gives them numbered names."""
+    seen: Counter[str] = Counter()
+    named = []
+    for group in groups:
+        seen[group.name] += 1
+        named.append(replace(group, name=f"{group.name}#{seen[group.name]}") if seen[group.name] > 1 else group)
+    return named
+
+
+def _balanced(flow: Flow, groups: list[Group]) -> tuple[Group, ...]:
+    """Grouped convolutions and group normalisation need equally many channels in each of their groups."""
+    return tuple(_with_blocks(flow, group) for group in groups)
+
+
+def _with_blocks(flow: Flow, group: Group) -> Group:
+    if group.scope is None:
+        return group
+    blocks = 1
+    for piece in group.slices:
+        parts = _parts(flow.modules.get(piece.module))
+        if parts == 1:
+            continue
+        size = len(flow.sides[piece.module, piece.side])
+        block = piece.positions // (size // parts)  # (width, span)
+        counts = torch.stack([(block == b).sum(dim=1) for b in range(parts)], dim=1)  # (width, parts)
+        if bool((counts == counts[:, :1]).all()):
+            continue  # every channel has its share in every part: nothing can get out of balance
+        consecutive = torch.arange(parts).repeat_interleave(max(1, group.width // parts))
+        if piece.span == 1 and group.width == size and torch.equal(block[:, 0], consecutive):
+            blocks = math.lcm(blocks, parts)
+            continue
+        what = "group normalisation" if isinstance(flow.modules[piece.module], nn.GroupNorm) else "grouped convolution"
+        return replace(
+            group, scope=None, why_not=f"{what} {piece.module}, whose groups must stay equal, holds other channels too"
+        )
+    if group.width % blocks or group.width == blocks:
+        return replace(group, scope=None, why_not="grouped layers whose groups must stay equal leave nothing to remove")
+    return replace(group, blocks=blocks)
+
+
+def _parts(module: nn.Module | None) -> int:
+    """Into how many equal parts a module divides its channels."""
+    if isinstance(module, _ConvNd) and module.groups != module.in_channels:
+        return module.groups
+    if isinstance(module, nn.GroupNorm) and module.num_groups != module.num_channels:
+        return module.num_groups
+    return 1
+
+
+def _slice(group: Group, module: str) -> Slice:
+    return next(s for s in group.slices if s.module == module and s.side == "out")

@@ -1,0 +1,680 @@
+"""Follow every channel through one forward pass: which module sides hold it, and which operations tie it to others.
+
+The pass runs on real tensors. Beside each tensor travels a field of labels that broadcasts to its shape: for an
+activation the label of the channel in each place, for a tensor made of parameters the index along each parameter axis.
+Operations that move elements are repeated on the fields themselves, so that flatten, concatenation, shuffles and the
+like need no rules. An operation without a rule fixes the channels that reach it: what is not understood is not cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from cosep.errors import TraceError
+from cosep.groups import operations as ops
+from cosep.groups.labels import CONSTANT, Labels, aligned, compress, moved, varying
+from cosep.records import Side
+
+SideKey = tuple[str, Side]
+AxisKey = tuple[str, int]  # a parameter or buffer by name, and one of its axes
+
+
+@dataclass
+class Info:
+    """What is known of one tensor: the label of each place, and the parameter axes it is made of."""
+
+    labels: Tensor | None = None
+    axes: dict[AxisKey, Tensor] = field(default_factory=dict)
+    computed: bool = False  # made of parameters by more than moving them
+
+
+@dataclass
+class Flow:
+    """Everything one or more passes have shown."""
+
+    model: nn.Module
+    labels: Labels = field(default_factory=Labels)
+    sides: dict[SideKey, Tensor] = field(default_factory=dict)
+    order: dict[str, int] = field(default_factory=dict)  # modules by first execution
+    calls: Counter[str] = field(default_factory=Counter)
+    macs: Counter[str] = field(default_factory=Counter)
+    places: dict[str, int] = field(default_factory=dict)  # spatial places of each producer's output
+    computed: set[str] = field(default_factory=set)  # layers that work on weights computed from their parameters
+
+    def __post_init__(self) -> None:
+        self.modules = dict(self.model.named_modules())
+        self.names: dict[int, str] = {}
+        self.aliases: dict[str, list[str]] = {}
+        tensors = [
+            *self.model.named_parameters(remove_duplicate=False),
+            *self.model.named_buffers(remove_duplicate=False),
+        ]
+        for name, tensor in tensors:
+            first = self.names.setdefault(id(tensor), name)
+            self.aliases.setdefault(first, []).append(name)
+        self.tensors = dict(tensors)
+
+    def side(self, key: SideKey) -> Tensor:
+        """The labels of a module side or of a bare tensor: (size,), made when first asked for."""
+        if key not in self.sides:
+            self.sides[key] = self.labels.fresh(side_size(self.modules, self.tensors, key))
+        return self.sides[key]
+
+
+def side_size(modules: dict[str, nn.Module], tensors: dict[str, Tensor], key: SideKey) -> int:
+    """How many channels a side holds."""
+    name, side = key
+    module = modules.get(name)
+    if module is None or (name in tensors):
+        return tensors[name].shape[bare_axis(tensors[name])]
+    if isinstance(module, _ConvNd):
+        return module.out_channels if side == "out" else module.in_channels
+    if isinstance(module, nn.Linear):
+        return module.out_features if side == "out" else module.in_features
+    if isinstance(module, _NormBase):
+        return module.num_features
+    if isinstance(module, nn.GroupNorm):
+        return module.num_channels
+    if isinstance(module, nn.LayerNorm):
+        return int(module.normalized_shape[-1])
+    assert isinstance(module, nn.PReLU)
+    return module.num_parameters
+
+
+def bare_axis(tensor: Tensor) -> int:
+    """The axis along which a parameter of no known layer holds channels: its only long one, or else the first."""
+    long = [d for d in range(tensor.ndim) if tensor.shape[d] > 1]
+    return long[0] if len(long) == 1 else 0
+
+
+def owner(flow: Flow, name: str) -> tuple[str, nn.Module, str]:
+    """The module that a parameter or buffer belongs to: (its name, itself, the attribute)."""
+    path, _, attribute = name.rpartition(".")
+    return path, flow.modules[path], attribute
+
+
+def side_of(flow: Flow, key: AxisKey) -> SideKey | None:
+    """Which module side an axis of a parameter belongs to; None for axes that hold no channels of their own."""
+    name, axis = key
+    path, module, attribute = owner(flow, name)
+    if isinstance(module, _ConvNd) and attribute in ("weight", "bias"):
+        if attribute == "bias":
+            return path, "out"
+        if axis > 1:
+            return None
+        out = (axis == 0) != isinstance(module, _ConvTransposeNd)
+        if module.groups > 1 and axis == 1:
+            return None  # this axis is shared by the groups: the rule for convolutions knows what to do
+        return path, "out" if out else "in"
+    if isinstance(module, nn.Linear) and attribute in ("weight", "bias"):
+        return path, "out" if axis == 0 else "in"
+    if isinstance(module, (_NormBase, nn.GroupNorm, nn.PReLU)) and attribute in (
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+    ):
+        return path, "out"
+    if isinstance(module, nn.LayerNorm) and attribute in ("weight", "bias"):
+        return (path, "out") if len(module.normalized_shape) == 1 else None
+    if axis != bare_axis(flow.tensors[name]):
+        return None
+    return name, "out"
+
+
+class _Tracer(TorchDispatchMode):
+    """Carries the fields along while a model runs."""
+
+    def __init__(self, flow: Flow, deadline: float) -> None:
+        super().__init__()
+        self.flow = flow
+        self.labels = flow.labels
+        self.known: Any = WeakTensorKeyDictionary()
+        self.stack: list[str] = []
+        self.deadline = deadline
+
+    # -- where we are
+
+    @property
+    def where(self) -> str:
+        return self.stack[-1] if self.stack and self.stack[-1] else "the model"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if time.monotonic() > self.deadline:
+            raise TimeoutError
+        inputs = [self.info(t) for t in _tensors(args, kwargs)]  # before an in-place operation changes anything
+        name = func.overloadpacket.__name__
+        base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+        result = func(*args, **kwargs)
+        if any(i.labels is not None or i.axes for i in inputs):
+            self.step(base, func, args, kwargs, result)
+        return result
+
+    def info(self, tensor: Tensor) -> Info:
+        known = self.known.get(tensor)
+        if known is not None:
+            return known
+        name = self.flow.names.get(id(tensor))
+        if name is None:
+            return Info()
+        axes = {
+            (name, d): torch.arange(tensor.shape[d]).reshape([-1 if e == d else 1 for e in range(tensor.ndim)])
+            for d in range(tensor.ndim)
+            if tensor.shape[d] > 1
+        }
+        made = Info(axes=axes)
+        self.known[tensor] = made
+        return made
+
+    def put(self, tensor: object, info: Info) -> None:
+        if isinstance(tensor, Tensor):
+            if info.labels is not None:
+                info = Info(self.labels.canonical(info.labels), info.axes, info.computed)
+            self.known[tensor] = info
+
+    def put_all(self, result: object, info: Info) -> None:
+        for tensor in _tensors((result,), {}):
+            self.put(tensor, info)
+
+    # -- the rules
+
+    def step(self, name: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if name in ("convolution", "_convolution", "convolution_overrideable"):
+            self.convolution(args, kwargs, result)
+        elif name in ("mm", "addmm", "linear"):
+            self.product(name, args, result)
+        elif name in ops.BATCH_NORMS:
+            self.norm(args[0], [a for a in args[1:5] if isinstance(a, Tensor)], _first(result), axis=1)
+        elif name == "native_group_norm":
+            self.norm(args[0], [a for a in args[1:3] if isinstance(a, Tensor)], _first(result), axis=1)
+        elif name == "native_layer_norm":
+            self.norm(args[0], [a for a in args[2:4] if isinstance(a, Tensor)], _first(result), axis=args[0].ndim - 1)
+        elif name == "copy":
+            self.copy(args, result)
+        elif name in ops.IDENTITY:
+            self.put_all(result, self.info(args[0]))
+        elif name in ops.POINTWISE:
+            self.pointwise(name, args, kwargs, result)
+        elif name in ops.RESHAPES:
+            self.reshape(name, args[0], result)
+        elif name in ops.MOVES:
+            self.move(args[0], result, lambda t: _first(func(t, *args[1:], **kwargs)))
+        elif name == "expand":
+            self.move(args[0], result, lambda t: t.expand(result.shape))
+        elif name in ops.SPATIAL:
+            self.spatial(name, args[0], result)
+        elif name in ops.REDUCTIONS:
+            self.reduction(name, args, kwargs, result)
+        elif name == "constant_pad_nd":
+            self.pad(args[0], args[1], result)
+        elif name in ("cat", "stack"):
+            self.join(name, args, kwargs, result)
+        elif name in (
+            "split",
+            "split_with_sizes",
+            "chunk",
+            "unbind",
+            "slice",
+            "select",
+            "unsafe_split",
+            "unsafe_chunk",
+        ):
+            self.pick(name, func, args, kwargs, result)
+        else:
+            self.unknown(name, args, kwargs)
+
+    def unknown(self, name: str, args: Any, kwargs: Any) -> None:
+        for tensor in _tensors(args, kwargs):
+            self.fix(
+                self.info(tensor), f"used by an operation that cannot be followed ({name.strip('_')} in {self.where})"
+            )
+
+    def fix(self, info: Info, reason: str) -> None:
+        if info.labels is not None:
+            self.labels.fix(info.labels, reason)
+
+    def act(self, tensor: Tensor, axis: int, reason: str) -> Tensor | None:
+        """The labels of a tensor along its channel axis, (channels,); None, and fixed, if they lie elsewhere."""
+        info = self.info(tensor)
+        if info.labels is None:
+            return None
+        found = compress(self.labels.canonical(info.labels))
+        if any(d != axis for d in varying(found)):
+            self.labels.fix(found, reason)
+            return None
+        return found.reshape(-1).expand(tensor.shape[axis])
+
+    def tie_axes(self, tensor: Tensor, axis: int, labels: Tensor, skip: frozenset[str] = frozenset()) -> bool:
+        """Say that a tensor made of parameters has these channels along an axis; False if that cannot be."""
+        fine = True
+        for key, index in self.info(tensor).axes.items():
+            if key[0] in skip or axis not in varying(index):
+                continue
+            side = side_of(self.flow, key)
+            if side is None or varying(index) != (axis,):
+                fine = False
+                continue
+            reason = f"held by {key[0]} together with something of fixed size"
+            self.labels.merge(self.flow.side(side)[index.reshape(-1)], labels, reason)
+        return fine
+
+    def layer(self, weight: Tensor, kinds: tuple[type, ...]) -> tuple[str, Any] | None:
+        """The layer whose own weight this tensor is, possibly normalised on the way; None for anything else."""
+        info = self.info(weight)
+        for name in {key[0] for key in info.axes} or {self.flow.names.get(id(weight), "")}:
+            if not name:
+                continue
+            path, module, attribute = owner(self.flow, name)
+            if attribute == "weight" and isinstance(module, kinds) and module._parameters.get("weight") is not None:
+                straight = isinstance(module, _ConvNd)
+                for (n, axis), index in info.axes.items():
+                    dim = axis if straight else 1 - axis
+                    if n == name and varying(index) != (dim,):
+                        return None
+                if info.computed:
+                    self.flow.computed.add(path)
+                return path, module
+        return None
+
+    def convolution(self, args: Any, kwargs: Any, result: Tensor) -> None:
+        x, weight, bias = args[0], args[1], args[2]
+        groups = int(args[8])
+        inputs = x.shape[1] if x.ndim == weight.ndim else 0
+        found = self.layer(weight, (_ConvNd,))
+        if x.ndim != weight.ndim or (found is None and groups != inputs):
+            reason = f"used by a convolution in {self.where} whose weight is not a plain parameter of a layer"
+            self.fix(self.info(x), reason)
+            return
+        entering = self.act(x, 1, f"its channels are not where the convolution {self.where} expects them")
+        if found is None:
+            if entering is None:
+                return
+            if groups != result.shape[1] or not self.tie_axes(weight, 0, entering) or not self.has_axis(weight, 0):
+                self.labels.fix(entering, f"used by a convolution in {self.where} that is not a layer")
+                return
+            self.put(result, Info(_along(entering, 1, result.ndim)))
+            return
+        path, module = found
+        self.flow.macs[path] += (
+            result.numel() // result.shape[0] * (weight.numel() // result.shape[1])
+            if (not module.transposed)
+            else x.numel() // x.shape[0] * (weight.numel() // x.shape[1])
+        )
+        out = self.flow.side((path, "out"))
+        if module.groups == module.in_channels and module.groups > 1:
+            if entering is not None:
+                self.labels.merge(entering.repeat_interleave(module.out_channels // groups), out, f"passes {path}")
+            else:
+                self.labels.fix(out, f"filters the channels of the input one by one ({path})")
+        else:
+            into = self.flow.side((path, "in"))
+            if entering is not None:
+                self.labels.merge(into, entering, f"enters {path} beside constants")
+            self.flow.places[path] = max(self.flow.places.get(path, 0), result[0, 0].numel())
+        if isinstance(bias, Tensor) and not self.tie_axes(bias, 0, out):
+            self.labels.fix(out, f"the bias of {path} is computed")
+        self.tie_axes(weight, 0 if not module.transposed else 1, out, skip=frozenset({f"{path}.weight"}))
+        self.put(result, Info(_along(out, 1, result.ndim)))
+
+    def has_axis(self, tensor: Tensor, axis: int) -> bool:
+        return any(axis in varying(index) for index in self.info(tensor).axes.values())
+
+    def product(self, name: str, args: Any, result: Tensor) -> None:
+        bias, x, weight = (args[0], args[1], args[2]) if name == "addmm" else (None, args[0], args[1])
+        if name == "linear":
+            turned = weight.t()
+            if self.info(weight).labels is None:
+                self.known[turned] = Info(axes={k: v.t() for k, v in self.info(weight).axes.items()})
+            bias, weight = (args[2] if len(args) > 2 else None), turned
+        found = self.layer(weight, (nn.Linear,)) if self.info(weight).labels is None else None
+        if found is None:
+            reason = f"multiplied by a matrix in {self.where} that is not the weight of a linear layer"
+            self.fix(self.info(x), reason)
+            self.fix(self.info(weight), reason)
+            return
+        path, _ = found
+        entering = self.act(x, x.ndim - 1, f"its channels are not where the linear layer {path} expects them")
+        self.flow.macs[path] += result.numel() // max(1, self.batch) * x.shape[-1]
+        out, into = self.flow.side((path, "out")), self.flow.side((path, "in"))
+        if entering is not None:
+            self.labels.merge(into, entering, f"enters {path} beside constants")
+        if isinstance(bias, Tensor) and not self.tie_axes(bias, 0, out):
+            self.labels.fix(out, f"the bias of {path} is computed")
+        self.flow.places[path] = max(self.flow.places.get(path, 0), result.numel() // result.shape[-1] // self.batch)
+        self.put(result, Info(_along(out, result.ndim - 1, result.ndim)))
+
+    batch = 1
+
+    def norm(self, x: Tensor, others: Sequence[Tensor], result: Tensor, axis: int) -> None:
+        info = self.info(x)
+        if info.labels is None:
+            self.put(result, Info(axes=info.axes, computed=True))
+            return
+        channels = self.act(x, axis, f"normalised over other axes than its channels in {self.where}")
+        if channels is None:
+            return
+        for tensor in others:
+            if tensor.numel() > 1 and not (self.tie_axes(tensor, tensor.ndim - 1, channels) and self.info(tensor).axes):
+                self.labels.fix(channels, f"normalised in {self.where} with weights that cannot be followed")
+        self.put(result, Info(_along(channels, axis, result.ndim)))
+
+    def copy(self, args: Any, result: Tensor) -> None:
+        target, source = args[0], args[1]
+        whole = target.untyped_storage().nbytes() <= target.numel() * target.element_size()
+        if whole and target.shape == source.shape:
+            self.put(result, self.info(source))
+        else:
+            self.unknown("copy into a slice", args, {})
+
+    def pointwise(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        out = _first(result)
+        tensors = [t for t in _tensors(args, kwargs) if t.numel() > 1 or self.info(t).labels is not None]
+        carriers, others = [], []
+        for tensor in tensors:
+            info = self.info(tensor)
+            if info.labels is not None:
+                carriers.append((tensor, aligned(compress(self.labels.canonical(info.labels)), out.ndim)))
+            else:
+                others.append(tensor)
+        if not carriers:
+            merged: dict[AxisKey, Tensor] = {}
+            for tensor in others:
+                merged.update({k: aligned(v, out.ndim) for k, v in self.info(tensor).axes.items()})
+            computed = len(others) > 1 or any(self.info(t).computed for t in others)
+            self.put_all(result, Info(axes=merged, computed=computed))
+            return
+        carriers.sort(key=lambda c: -len(varying(c[1])))
+        lead_tensor, lead = carriers[0]
+        reason = f"combined with a tensor of fixed size ({name.strip('_')} in {self.where})"
+        for tensor, labels in carriers[1:]:
+            self.match(lead, labels, tensor, reason)
+            self.match(labels, lead, lead_tensor, reason)
+            if varying(labels) and set(varying(labels)) <= set(varying(lead)):
+                self.labels.merge(lead, labels, f"combined with channels padded by constants in {self.where}")
+                if name not in ops.PRODUCTS:
+                    self.labels.note(lead, "sum")
+            elif varying(labels):
+                self.labels.fix(lead, reason)
+                self.labels.fix(labels, reason)
+        for tensor in others:
+            self.match_axes(lead, tensor, reason)
+        self.put_all(result, Info(lead))
+
+    def match(self, labels: Tensor, partner: Tensor, tensor: Tensor, reason: str) -> None:
+        """Fix channels that meet a long axis of another activation which carries none."""
+        size = (1,) * (labels.ndim - tensor.ndim) + tuple(tensor.shape)
+        if any(size[d] > 1 and partner.shape[d] == 1 for d in varying(labels)):
+            self.labels.fix(labels, reason)
+
+    def match_axes(self, labels: Tensor, tensor: Tensor, reason: str) -> None:
+        """Tie channels to the parameter axes that meet them; fix them where something else does."""
+        size = (1,) * (labels.ndim - tensor.ndim) + tuple(tensor.shape)
+        meeting = {d for d in varying(labels) if size[d] > 1}
+        for key, raw in self.info(tensor).axes.items():
+            index = aligned(raw, labels.ndim)
+            along = set(varying(index))
+            if not along & meeting:
+                continue
+            side = side_of(self.flow, key)
+            if side is None or not along <= meeting:
+                self.labels.fix(labels, f"combined with {key[0]}, whose axes cannot be cut")
+            else:
+                self.labels.merge(self.flow.side(side)[index], labels, f"held by {key[0]} beside constants")
+            meeting -= along
+        if meeting:
+            self.labels.fix(labels, reason)
+
+    def reshape(self, name: str, x: Tensor, result: Tensor) -> None:
+        info = self.info(x)
+        axes = {k: moved(v, x.shape, lambda t: t.reshape(result.shape)) for k, v in info.axes.items()}
+        if info.labels is None:
+            self.put(result, Info(axes=axes, computed=info.computed))
+            return
+        before = compress(self.labels.canonical(info.labels))
+        after = moved(before, x.shape, lambda t: t.reshape(result.shape))
+        if len(varying(after)) > max(1, len(varying(before))):
+            after = self.tie_parts(after)
+        self.put(result, Info(after))
+
+    def tie_parts(self, labels: Tensor) -> Tensor:
+        """Channels folded into several axes stay or go along all but one of them, so that every part stays equal."""
+        dims = varying(labels)
+        # (batch, channels, height, width) made from one long axis keeps its channel axis; else parts come first.
+        keep = 1 if labels.ndim == 4 and 1 in dims and dims[-1] >= 2 else dims[-1]
+        first = labels
+        for d in dims:
+            if d != keep:
+                first = first.narrow(d, 0, 1)
+        self.labels.merge(labels, first, "folded together with constants")
+        self.labels.note(labels, "parts")
+        return compress(self.labels.canonical(labels))
+
+    def move(self, x: Tensor, result: Any, how: Callable[[Tensor], Tensor]) -> None:
+        info = self.info(x)
+        axes = {k: moved(v, x.shape, how) for k, v in info.axes.items()}
+        labels = None
+        if info.labels is not None:
+            labels = moved(self.labels.canonical(info.labels), x.shape, how)
+        self.put(_first(result), Info(labels, axes, info.computed))
+
+    def spatial(self, name: str, x: Tensor, result: Any) -> None:
+        info = self.info(x)
+        if info.labels is None:
+            return
+        labels = compress(self.labels.canonical(info.labels))
+        if x.ndim != _first(result).ndim or any(d > x.ndim - _dimensions(name) - 1 for d in varying(labels)):
+            self.labels.fix(labels, f"pooled or resized across its channels in {self.where}")
+            return
+        self.put(_first(result), Info(labels))
+
+    def reduction(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        x = args[0]
+        info = self.info(x)
+        dims = _reduced(name, args, kwargs, x.ndim)
+        if len(args) > 1 and isinstance(args[1], Tensor):  # max and min of two tensors
+            self.pointwise("maximum", args, kwargs, result)
+            return
+        keepdim = name in ops.KEEPS_SHAPE or _first(result).ndim == x.ndim
+        if info.labels is None:
+            axes = {k: v for k, v in info.axes.items() if not set(varying(v)) & set(dims)}
+            if name in ops.KEEPS_SHAPE:
+                axes = info.axes
+            elif not keepdim:
+                axes = {k: v.reshape([s for d, s in enumerate(v.shape) if d not in dims]) for k, v in axes.items()}
+            self.put_all(result, Info(axes=axes, computed=True))
+            return
+        labels = compress(self.labels.canonical(info.labels))
+        crossed = set(varying(labels)) & set(dims)
+        if crossed and set(varying(labels)) <= set(dims):
+            word = name.strip("_").replace("log_", "")
+            self.labels.fix(labels, f"{word} is taken across its channels in {self.where}")
+            return
+        for d in crossed:  # an axis made by stacking: what is stacked is added up
+            self.labels.merge(labels, labels.narrow(d, 0, 1), "added to constants")
+            self.labels.note(labels, "sum")
+        labels = compress(self.labels.canonical(labels))
+        if not keepdim:
+            labels = labels.reshape([s for d, s in enumerate(labels.shape) if d not in dims])
+        self.put_all(result, Info(labels))
+
+    def pad(self, x: Tensor, amounts: Sequence[int], result: Tensor) -> None:
+        info = self.info(x)
+        if info.labels is None:
+            return
+        labels = compress(self.labels.canonical(info.labels))
+        for i in range(len(amounts) // 2):
+            d = x.ndim - 1 - i
+            before, after = int(amounts[2 * i]), int(amounts[2 * i + 1])
+            if labels.shape[d] == 1 or (before == 0 and after == 0):
+                continue
+            if before < 0 or after < 0:
+                self.labels.fix(labels, f"cropped at a fixed channel in {self.where}")
+                return
+            widths = [list(labels.shape), list(labels.shape)]
+            widths[0][d], widths[1][d] = before, after
+            ends = [torch.full(w, CONSTANT) for w in widths]
+            labels = torch.cat([ends[0], labels, ends[1]], dim=d)
+        self.put(result, Info(labels))
+
+    def join(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
+        tensors = [t for t in args[0] if t.numel() > 0]
+        dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.ndim
+        infos = [self.info(t) for t in tensors]
+        if all(i.labels is None for i in infos):
+            return  # made of parameters or constants only: what they are joined into is not followed
+        parts = []
+        for tensor, info in zip(tensors, infos, strict=True):
+            labels = info.labels
+            labels = (
+                torch.full((1,) * tensor.ndim, CONSTANT) if labels is None else compress(self.labels.canonical(labels))
+            )
+            if name == "stack":
+                labels = labels.unsqueeze(dim)
+            else:
+                labels = labels.expand([tensor.shape[d] if d == dim else s for d, s in enumerate(labels.shape)])
+            parts.append(labels)
+        others = [max(p.shape[d] for p in parts) for d in range(result.ndim)]
+        crosswise = name == "cat" and any(s > 1 for d, s in enumerate(others) if d != dim)
+        joined = torch.cat(
+            [p.expand([p.shape[d] if d == dim else others[d] for d in range(result.ndim)]) for p in parts], dim
+        )
+        joined = compress(joined)
+        if crosswise and dim in varying(joined):
+            self.labels.merge(joined, joined.narrow(dim, 0, 1), f"joined with a constant in {self.where}")
+            self.labels.note(joined, "sum")
+            joined = compress(self.labels.canonical(joined))
+        self.put(result, Info(joined))
+
+    def pick(self, name: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        x = args[0]
+        info = self.info(x)
+        position = 1 if name in ("unbind", "slice", "select") else 2
+        dim = (args[position] if len(args) > position else kwargs.get("dim", 0)) % x.ndim
+        outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+        labels = None
+        if info.labels is not None:
+            labels = compress(self.labels.canonical(info.labels))
+            if dim in varying(labels) and [o.shape for o in outputs] != [x.shape]:
+                labels = self.parts(name, labels, dim, outputs)
+                if labels is None:
+                    return
+        made = []
+        for fields in ([labels] if labels is not None else []), list(info.axes.values()):
+            for f in fields:
+                picked = func(f.expand(x.shape), *args[1:], **kwargs)
+                made.append([compress(p) for p in picked] if isinstance(picked, (list, tuple)) else [compress(picked)])
+        for i, output in enumerate(outputs):
+            values = [m[i] for m in made]
+            chosen = values.pop(0) if labels is not None else None
+            self.put(output, Info(chosen, dict(zip(info.axes, values, strict=True)), info.computed))
+
+    def parts(self, name: str, labels: Tensor, dim: int, outputs: Sequence[Tensor]) -> Tensor | None:
+        """The labels of a tensor whose channel axis is taken apart, tied so that parts stay equal; None if fixed."""
+        if name in ("unbind", "select", "slice"):
+            if varying(labels) == (dim,) or name == "slice":
+                self.labels.fix(labels, f"taken apart at fixed channels in {self.where}")
+                return None
+            return labels
+        sizes = {o.shape[dim] for o in outputs}
+        if len(sizes) > 1:
+            self.labels.fix(labels, f"split at a fixed channel in {self.where}")
+            return None
+        pieces = labels.split(next(iter(sizes)), dim)
+        for piece in pieces[1:]:
+            self.labels.merge(pieces[0], piece, f"split together with constants in {self.where}")
+        self.labels.note(labels, "parts")
+        return self.labels.canonical(labels)
+
+
+def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
+    """Run the model once on the input, filling the flow; returns the model's output."""
+    tracer = _Tracer(flow, deadline)
+    tracer.batch = example_input.shape[0]
+    handles = []
+
+    def entered(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            tracer.stack.append(name)
+            flow.order.setdefault(name, len(flow.order))
+            flow.calls[name] += 1
+
+        return hook
+
+    def left(module: nn.Module, args: Any, output: Any) -> None:
+        tracer.stack.pop()
+
+    for name, module in flow.modules.items():
+        handles.append(module.register_forward_pre_hook(entered(name), prepend=True))
+        handles.append(module.register_forward_hook(left))
+    try:
+        with torch.no_grad(), tracer:
+            output = flow.model(example_input)
+    except Exception as error:
+        if isinstance(error, TimeoutError):
+            raise
+        raise TraceError(
+            f"the model failed in {tracer.where} on an input of shape {tuple(example_input.shape)}: "
+            f"{type(error).__name__}: {_short(error)} Give an example input that the model accepts in evaluation mode."
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    for tensor in _tensors((output,), {}):
+        info = tracer.info(tensor)
+        if info.labels is not None:
+            flow.labels.fix(info.labels, "feeds the classifier's output")
+    return output
+
+
+def _short(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return (text[0] if text else "no message").rstrip(".") + "."
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    """Every tensor in nested arguments, in order."""
+    found: list[Tensor] = []
+    stack = [*reversed(list(kwargs.values())), *reversed(list(args))]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, dict):
+            stack.extend(reversed(list(item.values())))
+        elif isinstance(item, (list, tuple)):
+            stack.extend(reversed(item))
+    return found
+
+
+def _first(result: Any) -> Tensor:
+    return result[0] if isinstance(result, (list, tuple)) else result
+
+
+def _along(labels: Tensor, axis: int, ndim: int) -> Tensor:
+    return labels.reshape([-1 if d == axis else 1 for d in range(ndim)])
+
+
+def _dimensions(name: str) -> int:
+    """How many trailing spatial dimensions a pooling or resizing operation works on."""
+    return next((int(c) for c in reversed(name.replace("2d_aa", "2d").replace("_with_indices", "")) if c.isdigit()), 2)
+
+
+def _reduced(name: str, args: Any, kwargs: Any, ndim: int) -> tuple[int, ...]:
+    """The dimensions that a reduction takes away."""
+    position = 2 if name in ("linalg_vector_norm", "norm") else 1
+    dims = kwargs.get("dim", args[position] if len(args) > position else None)
+    if dims is None or dims == [] or isinstance(dims, (bool, Tensor)) or ndim == 0:
+        return tuple(range(ndim))
+    return tuple(int(d) % ndim for d in (dims if isinstance(dims, (list, tuple)) else [dims]))

@@ -1,0 +1,280 @@
+"""Cut channels out of a model by recorded positions: which tensors of which layer are sliced, and what else changes."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from cosep.errors import PlanError
+from cosep.records import Group, Layout, Plan, Side
+
+SideKey = tuple[str, Side]
+
+
+def cut_group(model: nn.Module, group: Group, kept: Sequence[int], layout: Layout) -> tuple[nn.Module, Layout]:
+    """A new model without the group's other channels, and its layout; other groups may have been cut already."""
+    surgeon = _Surgeon(copied(model))
+    after: dict[SideKey, tuple[int, ...]] = dict(layout)
+    for key, alive in layout_of(model, group, kept, layout).items():
+        before = layout.get(key, range(surgeon.size(key)))
+        survivors = set(alive)
+        grouped = (key[0], "in") in layout or any(s.module == key[0] and s.side == "in" for s in group.slices)
+        surgeon.slice(key, [i for i, position in enumerate(before) if position in survivors], grouped=grouped)
+        after[key] = alive
+    return surgeon.model, after
+
+
+def layout_of(model: nn.Module, group: Group, kept: Sequence[int], layout: Layout) -> Layout:
+    """What stays alive on each of the group's sides if these channels are kept, in the uncut model's numbering."""
+    sizes = _Surgeon(model)
+    keeping = set(kept)
+    removed = torch.tensor([c for c in range(group.width) if c not in keeping], dtype=torch.int64)
+    sides: dict[SideKey, tuple[int, ...]] = {}
+    for piece in group.slices:
+        key: SideKey = (piece.module, piece.side)
+        before = layout.get(key, range(sizes.size(key)))
+        gone = set(piece.positions[removed].reshape(-1).tolist())
+        sides[key] = tuple(position for position in before if position not in gone)
+        if not sides[key]:
+            raise PlanError(
+                f"nothing would be left of {piece.module} ({piece.side}); keep at least one of {group.name}'s channels."
+            )
+    return sides
+
+
+def apply_layout(model: nn.Module, layout: Layout) -> nn.Module:
+    """A new model from an uncut one, every side of the layout sliced at once: no tracing, no example input."""
+    surgeon = _Surgeon(copied(model))
+    entered = {name for name, side in layout if side == "in"}
+    for key, alive in layout.items():
+        size = surgeon.size(key)
+        if not alive or list(alive) != sorted(set(alive)) or alive[0] < 0 or alive[-1] >= size:
+            raise PlanError(
+                f"the layout keeps {len(alive)} positions of {key[0]} ({key[1]}), which has {size}; "
+                "they must be ascending, different and within it. Was the plan made for another model?"
+            )
+    for key, alive in layout.items():
+        surgeon.slice(key, alive, grouped=key[0] in entered)
+    return surgeon.model
+
+
+def cut(model: nn.Module, plan: Plan, groups: Iterable[Group] | None = None) -> nn.Module:
+    """A new, smaller model as the plan says; with a layout in the plan the groups are not needed."""
+    if plan.layout:
+        return apply_layout(model, plan.layout)
+    by_name = {group.name: group for group in groups or ()}
+    layout: Layout = {}
+    for chosen in plan.groups:
+        if len(chosen.kept) == chosen.width:
+            continue
+        if chosen.group not in by_name:
+            raise PlanError(f"the plan cuts {chosen.group!r} but has no layout; give the groups it was made for.")
+        model, layout = cut_group(model, by_name[chosen.group], chosen.kept, layout)
+    return copied(model) if not layout else model
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy without gradients: theirs would be of another shape, and belong to the caller's training."""
+    gradients = {p: p.grad for p in model.parameters() if p.grad is not None}
+    try:
+        for parameter in gradients:
+            parameter.grad = None
+        return copy.deepcopy(model)
+    finally:
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+
+
+class _Surgeon:
+    """Slices the tensors of one model in place, each only once however many layers share it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.holders: dict[int, list[tuple[dict[str, Any], str]]] = defaultdict(list)
+        for module in model.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        self.holders[id(tensor)].append((table, name))
+        self.done: dict[tuple[int, int], Tensor] = {}  # tensors that were sliced already, by the id of the new one
+        self.visited: set[tuple[int, str]] = set()
+
+    def module(self, name: str) -> tuple[nn.Module, str | None]:
+        """A module, or the owner of a bare tensor and the tensor's attribute."""
+        if name in self.modules:
+            return self.modules[name], None
+        path, _, attribute = name.rpartition(".")
+        parent = self.modules.get(path)
+        if parent is None or (attribute not in parent._parameters and attribute not in parent._buffers):
+            raise PlanError(f"the model has no module or parameter {name!r}. Was the plan made for another model?")
+        return parent, attribute
+
+    def size(self, key: SideKey) -> int:
+        """How many channels a side holds now."""
+        module, attribute = self.module(key[0])
+        if attribute is not None:
+            tensor = getattr(module, attribute)
+            return tensor.shape[_bare_axis(tensor)]
+        if isinstance(module, _ConvNd):
+            return module.out_channels if key[1] == "out" else module.in_channels
+        if isinstance(module, nn.Linear):
+            return module.out_features if key[1] == "out" else module.in_features
+        if isinstance(module, _NormBase):
+            return module.num_features
+        if isinstance(module, nn.GroupNorm):
+            return module.num_channels
+        if isinstance(module, nn.LayerNorm):
+            return int(module.normalized_shape[-1])
+        if isinstance(module, nn.PReLU):
+            return module.num_parameters
+        raise PlanError(f"{key[0]} is a {type(module).__name__}, which cannot be cut.")
+
+    def slice(self, key: SideKey, keep: Sequence[int], *, grouped: bool = False) -> None:
+        """Keep only these positions of a side; `grouped` says that a convolution with groups is not a depthwise one."""
+        module, attribute = self.module(key[0])
+        if (id(module), f"{attribute}.{key[1]}") in self.visited:
+            return
+        self.visited.add((id(module), f"{attribute}.{key[1]}"))
+        index = torch.tensor(list(keep), dtype=torch.int64)
+        if attribute is not None:
+            self._bare(module, attribute, index)
+        elif isinstance(module, _ConvNd):
+            self._convolution(key, module, index, grouped)
+        elif isinstance(module, nn.Linear):
+            self._take(module, "weight", 0 if key[1] == "out" else 1, index)
+            if key[1] == "out":
+                self._take(module, "bias", 0, index)
+                module.out_features = len(index)
+            else:
+                module.in_features = len(index)
+        elif isinstance(module, _NormBase):
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                self._take(module, name, 0, index)
+            module.num_features = len(index)
+        elif isinstance(module, nn.GroupNorm):
+            self._take(module, "weight", 0, index)
+            self._take(module, "bias", 0, index)
+            if module.num_groups == module.num_channels:
+                module.num_groups = len(index)
+            elif len(index) % module.num_groups:
+                raise PlanError(
+                    f"{key[0]} has {module.num_groups} groups; {len(index)} channels cannot be shared out equally."
+                )
+            module.num_channels = len(index)
+        elif isinstance(module, nn.LayerNorm):
+            self._take(module, "weight", -1, index)
+            self._take(module, "bias", -1, index)
+            module.normalized_shape = (*module.normalized_shape[:-1], len(index))
+        elif isinstance(module, nn.PReLU):
+            self._take(module, "weight", 0, index)
+            module.num_parameters = len(index)
+
+    def _convolution(self, key: SideKey, module: _ConvNd, index: Tensor, grouped: bool) -> None:
+        out = key[1] == "out"
+        if module.groups == module.in_channels and module.groups > 1 and not grouped:
+            many = module.out_channels // module.groups
+            self._take(module, "weight", 0, index[::many] // many if module.transposed else index)
+            self._take(module, "bias", 0, index)
+            module.out_channels = len(index)
+            module.groups = module.in_channels = len(index) // many
+            return
+        size = module.out_channels if out else module.in_channels
+        if module.groups > 1:
+            counts = torch.bincount(index // (size // module.groups), minlength=module.groups)
+            if bool((counts != counts[0]).any()):
+                raise PlanError(
+                    f"{key[0]} is a convolution with {module.groups} groups, which must keep equally many channels; "
+                    f"between {int(counts.min())} and {int(counts.max())} would be kept."
+                )
+        if out != module.transposed:
+            self._take(module, "weight", 0, index)
+        elif module.groups == 1:
+            self._take(module, "weight", 1, index)
+        else:
+            self._take(module, "weight", 1, index, groups=module.groups, size=size)
+        if out:
+            self._take(module, "bias", 0, index)
+            module.out_channels = len(index)
+        else:
+            module.in_channels = len(index)
+
+    def _bare(self, module: nn.Module, attribute: str, index: Tensor) -> None:
+        tensor = getattr(module, attribute)
+        axis = _bare_axis(tensor)
+        size = tensor.shape[axis]
+        self._take(module, attribute, axis, index)
+        # Layers written by hand repeat their width under one of these names.
+        for name in ("num_features", "num_channels", "channels", "normalized_shape"):
+            held = module.__dict__.get(name)
+            if held == size and isinstance(held, int):
+                setattr(module, name, len(index))
+            elif isinstance(held, (tuple, torch.Size)) and tuple(held) == (size,):
+                setattr(module, name, (len(index),))
+
+    def _take(self, module: nn.Module, name: str, axis: int, index: Tensor, *, groups: int = 1, size: int = 0) -> None:
+        """Replace a parameter or buffer, wherever the model holds it, by its slice; absent ones are left absent."""
+        old: Tensor | None = module._parameters.get(name)
+        old = module._buffers.get(name) if old is None else old
+        if old is None or old.ndim == 0:
+            return
+        axis %= old.ndim
+        if (id(old), axis) in self.done:
+            return  # shared with a layer that was cut before
+        with torch.no_grad():
+            where = index.to(old.device)
+            new = old.index_select(axis, where) if groups == 1 else _take_grouped(old, where, groups, size)
+            new = new.contiguous(memory_format=_format(old))
+        if isinstance(old, nn.Parameter):
+            parameter = nn.Parameter(new, requires_grad=old.requires_grad)
+            parameter.__dict__.update(old.__dict__)
+            new = parameter
+        holders = self.holders.pop(id(old))
+        for table, attribute in holders:
+            table[attribute] = new
+        self.holders[id(new)] = holders
+        for (tensor, sliced), kept_alive in list(self.done.items()):
+            if kept_alive is old:
+                self.done[id(new), sliced] = new
+                del self.done[tensor, sliced]
+        self.done[id(new), axis] = new
+
+
+def _take_grouped(weight: Tensor, index: Tensor, groups: int, size: int) -> Tensor:
+    """The columns of a grouped convolution's weight, (rows, size / groups, ...), for kept positions of all groups."""
+    per = size // groups
+    blocks = weight.unflatten(0, (groups, -1))
+    local = index.reshape(groups, -1) - torch.arange(groups, device=index.device).unsqueeze(1) * per
+    return torch.cat([block.index_select(1, columns) for block, columns in zip(blocks, local, strict=True)])
+
+
+def _bare_axis(tensor: Tensor) -> int:
+    """The axis along which a parameter of no known layer holds channels: its only long one, or else the first."""
+    long = [d for d in range(tensor.ndim) if tensor.shape[d] > 1]
+    return long[0] if len(long) == 1 else 0
+
+
+def _format(tensor: Tensor) -> torch.memory_format:
+    """The memory format that a slice of the tensor should have."""
+    if tensor.ndim == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    if tensor.ndim == 5 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+        return torch.channels_last_3d
+    return torch.contiguous_format
+
+
+def merged_layout(*layouts: Mapping[SideKey, tuple[int, ...]]) -> Layout:
+    """What is alive in all of the layouts: groups do not overlap, so the order does not matter."""
+    result: dict[SideKey, tuple[int, ...]] = {}
+    for layout in layouts:
+        for key, alive in layout.items():
+            both = set(alive)
+            result[key] = tuple(p for p in result[key] if p in both) if key in result else alive
+    return result
