@@ -1,0 +1,148 @@
+"""k-medoids for every k: the only home of the package `kmedoids` (FasterPAM)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+# An exchange that lowers the loss by less than this share of it is rounding.
+_ROUNDING = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """A k-medoids solution and what a silhouette needs of it, in memory that grows with the channels, not their square."""
+
+    medoids: Indices  # (k,), ascending
+    near: Floats  # (channels,): to the own medoid, the nearest one
+    second: Floats  # (channels,): to the nearest of the other medoids; infinite for k = 1
+    total: Floats  # (channels,): to all medoids together
+
+    @property
+    def k(self) -> int:
+        return len(self.medoids)
+
+    @property
+    def loss(self) -> float:
+        """What k-medoids minimises: the sum of the distances to the own medoids."""
+        return float(self.near.sum())
+
+
+def cluster_every_k(distances: Floats, last: int | None = None) -> Iterator[Clustering]:
+    """Yield the clusterings of k = 1, 2, ... `last` (channels - 1) from (channels, channels) symmetric distances.
+
+    Each k starts from the medoids of k - 1 and the channel whose addition lowers the loss most (PAM's BUILD step), and
+    FasterPAM exchanges medoids until no exchange helps. There is no chance in it and one thread does it: the same
+    answer everywhere. Two savings make every k affordable, and neither changes an answer. The gain of each possible
+    addition is kept up to date instead of being summed anew. And FasterPAM, which needs at least one look at the whole
+    matrix, only runs where an exchange that helps exists. As the previous solution had none, and an addition only
+    lowers what others can gain, such an exchange must remove a medoid of a cluster that the addition touched: only
+    those are examined.
+    """
+    import kmedoids
+
+    matrix = np.ascontiguousarray(distances, dtype=np.float64)
+    channels = len(matrix)
+    last = channels - 1 if last is None else last
+    order = np.array([matrix.sum(axis=0).argmin()])  # medoids, in the order of their clusters' numbers
+    near = matrix[order[0]].copy()
+    second = np.full(channels, np.inf)
+    total = near.copy()
+    owner = np.zeros(channels, dtype=np.int64)
+    gain = np.zeros(channels)  # by how much each channel would lower the loss, were it a medoid too
+    for rows in np.array_split(np.arange(channels), max(1, channels // 256)):
+        gain += _savings(matrix[rows], near[rows])
+    if last >= 1:
+        yield _frozen(order, near, second, total)
+
+    for k in range(2, last + 1):
+        free = gain.copy()
+        free[order] = -np.inf
+        added = free.argmax()
+        to_added = matrix[added]
+        closer = to_added < near
+        closer[added] = True  # also where it coincides with an older medoid: no cluster is empty
+        between = ~closer & (to_added < second)
+        touched = np.zeros(k, dtype=bool)
+        touched[owner[closer | between]] = True
+        touched[k - 1] = True
+
+        gain += _savings(matrix[closer], to_added[closer]) - _savings(matrix[closer], near[closer])
+        second[closer], second[between] = near[closer], to_added[between]
+        near[closer] = to_added[closer]
+        owner[closer] = k - 1
+        total += to_added
+        order = np.append(order, added)
+
+        if _can_improve(matrix, near, second, owner, gain, touched):
+            found = kmedoids.fasterpam(matrix, order, n_cpu=1)
+            order = np.asarray(found.medoids, dtype=np.int64)
+            before = near
+            near, second, total, owner = _measured(matrix, order, np.asarray(found.labels, dtype=np.int64))
+            moved = near != before
+            gain += _savings(matrix[moved], near[moved]) - _savings(matrix[moved], before[moved])
+        yield _frozen(order, near, second, total)
+
+
+def cluster_at(distances: Floats, k: int) -> Clustering:
+    """The clustering that `cluster_every_k` finds for one k between 1 and the number of channels."""
+    if k >= len(distances):
+        everyone = np.arange(len(distances))
+        near, second, total, _ = _measured(np.asarray(distances, dtype=np.float64), everyone, everyone)
+        return _frozen(everyone, near, second, total)
+    *_, wanted = cluster_every_k(distances, k)
+    return wanted
+
+
+def assign(distances: Floats, medoids: NDArray[np.integer]) -> Indices:
+    """The cluster of every channel: (channels,), the position in `medoids` of the nearest, the first of equals.
+
+    A medoid belongs to its own cluster, also where it coincides with another one: no cluster is empty.
+    """
+    owner = distances[medoids].argmin(axis=0).astype(np.int64)
+    owner[medoids] = np.arange(len(medoids))
+    return owner
+
+
+def _savings(rows: Floats, near: Floats) -> Floats:
+    """What each channel, as a medoid, would save those of the given rows: (rows, channels) -> (channels,)."""
+    return np.maximum(near[:, None] - rows, 0.0).sum(axis=0)
+
+
+def _can_improve(
+    matrix: Floats, near: Floats, second: Floats, owner: Indices, gain: Floats, touched: NDArray[np.bool_]
+) -> bool:
+    """Whether exchanging the medoid of a touched cluster for any channel lowers the loss.
+
+    Removing medoid m and adding channel j changes the loss by Σ(second - near) over m's members, which fall back to
+    their second medoids, less what j gains from all, less what j then saves m's members between near and second.
+    """
+    rows = np.flatnonzero(touched[owner])
+    rows = rows[owner[rows].argsort(kind="stable")]
+    starts = np.flatnonzero(np.diff(owner[rows], prepend=-1))
+    low, high = near[rows], second[rows]
+    saved = high[:, None] - np.clip(matrix[rows], low[:, None], high[:, None])
+    change = np.add.reduceat(high - low, starts)[:, None] - np.add.reduceat(saved, starts, axis=0) - gain
+    return bool(change.min() < -_ROUNDING * near.sum())
+
+
+def _measured(matrix: Floats, medoids: Indices, owner: Indices) -> tuple[Floats, Floats, Floats, Indices]:
+    """near, second, total and the clusters of a solution found elsewhere."""
+    everyone = np.arange(len(matrix))
+    to_medoids = matrix[medoids]  # (k, channels)
+    total = to_medoids.sum(axis=0)
+    owner = owner.copy()
+    owner[medoids] = np.arange(len(medoids))
+    near = to_medoids[owner, everyone]
+    to_medoids[owner, everyone] = np.inf
+    return near, to_medoids.min(axis=0), total, owner
+
+
+def _frozen(order: Indices, near: Floats, second: Floats, total: Floats) -> Clustering:
+    return Clustering(np.sort(order), near.copy(), second.copy(), total.copy())

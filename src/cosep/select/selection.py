@@ -1,0 +1,109 @@
+"""Which channels of a layer stay: cluster for every k, score, find the knee, represent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cosep.config import SelectConfig
+from cosep.errors import CalibrationError
+from cosep.records import Selection, Space
+from cosep.select.clustering import Floats, assign, cluster_every_k
+from cosep.select.knee import find_knee, fit_curve
+from cosep.select.representatives import ranking_of, representatives
+from cosep.select.silhouette import mean_simplified_silhouette
+
+
+def select(
+    space: Space | Tensor,
+    *,
+    weights: Tensor | None = None,
+    scores: Tensor | None = None,
+    config: SelectConfig | None = None,
+) -> Selection:
+    """Choose the channels to keep from a space, or from distances (channels, channels); the evidence comes with it.
+
+    `weights` (channels,) are what the representative "weighted" goes by; `scores` (channels,), if given, choose the
+    representatives whatever the setting is. A layer without a knee is kept whole, and the reason says why: no knee,
+    a flat curve, a knee at the edge, or too few channels (fewer than four, or fewer than the polynomial needs).
+    """
+    config = config or SelectConfig()
+    distances = as_distances(space)
+    channels = len(distances)
+    ranking_of(channels, weights=weights, scores=scores, config=config)  # refuse bad input before the work
+
+    if channels < 4:
+        return _whole(channels, "too few channels")
+    candidates = tuple(range(2, channels))
+    if len(candidates) < config.degree + 1:
+        return _whole(channels, f"too few channels for a fit of degree {config.degree}")
+
+    medoids, losses, curve = [], [], []
+    for clustering in islice(cluster_every_k(distances), 1, None):  # from k = 2 on
+        medoids.append(clustering.medoids.astype(np.int32))
+        losses.append(clustering.loss)
+        curve.append(mean_simplified_silhouette(clustering, config.silhouette))
+
+    fit = fit_curve(candidates, curve, config.degree)
+    knee = find_knee(candidates, fit, config.sensitivity)
+    evidence = Selection(channels, (), knee.reason, None, candidates, tuple(curve), fit, tuple(losses))
+    if knee.x is None:
+        return replace(evidence, kept=tuple(range(channels)), reason=f"{knee.reason}: kept whole")
+    k = int(knee.x)
+    return represented(evidence, distances, medoids[k - 2], weights=weights, scores=scores, config=config)
+
+
+def represented(
+    evidence: Selection,
+    distances: Floats,
+    medoids: NDArray[np.integer],
+    *,
+    weights: Tensor | None,
+    scores: Tensor | None,
+    config: SelectConfig,
+) -> Selection:
+    """The selection that keeps one representative of each medoid's cluster, with the curve of `evidence`."""
+    clusters = tuple(assign(distances, medoids).tolist())
+    names = tuple(medoids.tolist())
+    chosen = representatives(clusters, names, weights=weights, scores=scores, config=config)
+    return replace(
+        evidence, kept=tuple(sorted(chosen)), k=len(names), clusters=clusters, medoids=names, representatives=chosen
+    )
+
+
+def as_distances(space: Space | Tensor) -> Floats:
+    """The distances of a space, or a tensor of them, checked: (channels, channels) float64, finite, symmetric."""
+    given = space.distances if isinstance(space, Space) else torch.as_tensor(space)
+    if given.ndim != 2 or given.shape[0] != given.shape[1]:
+        raise CalibrationError(
+            f"the distances have shape {tuple(given.shape)}; they must be (channels, channels). "
+            "Make them with `separability_space`, or give one distance for every two channels."
+        )
+    distances = given.detach().cpu().double()
+    if not bool(torch.isfinite(distances).all()):
+        one, other = (~torch.isfinite(distances)).nonzero()[0].tolist()
+        raise CalibrationError(
+            f"the distance between channels {one} and {other} is not finite. "
+            "Look for NaN or infinite values in what the distances were made of."
+        )
+    # Distances that come from matrix products are not quite symmetric, nor quite 0 between a channel and itself.
+    rounding = 1e-6 * float(distances.abs().max()) if len(distances) else 0.0
+    if (
+        bool((distances < 0).any())
+        or bool(((distances - distances.T).abs() > rounding).any())
+        or bool((distances.diagonal() > rounding).any())
+    ):
+        raise CalibrationError(
+            "the distances are negative, not symmetric, or not zero between a channel and itself. "
+            "Give a distance matrix, not similarities or features."
+        )
+    return np.asarray(distances.clone().fill_diagonal_(0).numpy())
+
+
+def _whole(channels: int, why: str) -> Selection:
+    return Selection(channels, tuple(range(channels)), f"{why}: kept whole")
