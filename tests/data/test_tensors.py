@@ -158,7 +158,7 @@ def test_stratified_parts_are_disjoint_complete_and_proportional(labels, share, 
             assert 0 < taken < total
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"shard": (2, 2)}])
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"seed": -1}, {"shard": (2, 2)}])
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         replace(loader(), **wrong)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from cosep.config import check_at_least
 from cosep.data.cifar import read_cifar
 from cosep.data.digits import read_digits
 from cosep.data.folders import MEAN, SIZE, STD, read_folders
@@ -65,6 +66,7 @@ def load_data(
     `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders; `shard` is
     (rank, processes) of a distributed run.
     """
+    check_at_least("seed", seed, 0)
     if not 0 <= holdout < 1:
         raise ConfigError(
             f"holdout is {holdout}; it must be a share of the training set, from 0 up to but not including 1."

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cosep.config import check_at_least
 from cosep.data.order import steps_of, stratified
 from cosep.errors import ConfigError
 
@@ -55,8 +56,8 @@ class Loader:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1.")
+        check_at_least("batch_size", self.batch_size, 1)
+        check_at_least("seed", self.seed, 0)
         rank, world = self.shard
         if not 0 <= rank < world:
             raise ConfigError(f"shard is {self.shard}; it must be (rank, processes) with 0 <= rank < processes.")
