@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from cosep.artifact.folder import MANIFEST, READY, Artifact, read_artifact, write_artifact
 from cosep.errors import ArtifactError, ModelError, PlanError
-from cosep.records import Plan
+from cosep.records import Plan, Side
 
 SHOWN = 5  # differences that an error lists
 
@@ -61,7 +60,7 @@ def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> n
 
     plan = _plan_of(artifact)
     weights = artifact.weights()
-    uncut = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    uncut = model if isinstance(model, nn.Module) else model()
     if not isinstance(uncut, nn.Module):
         raise ModelError(
             f"the factory returned a {type(uncut).__name__}; an nn.Module is needed. Pass the model's constructor, or "
@@ -74,7 +73,7 @@ def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> n
             f"{_listed(differences) or 'cut layers have another width.'} Pass the constructor it was made with."
         )
     try:
-        cut = apply_layout(uncut, plan.layout)
+        cut = apply_layout(uncut, plan.layout)  # a copy: an instance of the caller's stays as it is
     except PlanError as error:
         raise ArtifactError(f"the plan in {artifact.folder} does not fit its own model: {error}") from error
     differences = _differences(cut.state_dict(), weights, Plan())
@@ -116,9 +115,8 @@ def _differences(state: Mapping[str, Any], weights: Mapping[str, Tensor], plan: 
 
 def _could_become(uncut: Tensor, saved: Tensor, name: str, plan: Plan) -> bool:
     """Whether a tensor of the uncut model can have the saved shape after the cut of its module."""
-    module = name.rpartition(".")[0]
-    sides = [indices for side in ("out", "in") if (indices := plan.layout.get((module, side))) is not None]
-    if not sides:
+    owners = (name, name.rpartition(".")[0])  # a parameter of no layer stands in a layout by its own name
+    if not any((owner, side) in plan.layout for owner in owners for side in get_args(Side)):
         return uncut.shape == saved.shape
     return uncut.ndim == saved.ndim and all(
         after <= before for before, after in zip(uncut.shape, saved.shape, strict=True)

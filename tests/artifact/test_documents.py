@@ -4,7 +4,7 @@ import math
 import numpy
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosep.artifact.documents import decode, encode
@@ -18,6 +18,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(texts, values, max_size=5))
 def test_a_document_comes_back_as_it_went_and_its_bytes_are_json(document):
     data = encode(document, "report.json")

@@ -31,8 +31,11 @@ def export_command(
     classes: ClassesOption = None,
     input_shape: InputOption = None,
     opset: Annotated[int | None, typer.Option(help="ONNX operator set.", show_default="the exporter's")] = None,
-    tolerance: Annotated[float, typer.Option(help="Largest difference allowed, relative to the outputs.")] = 1e-4,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest difference allowed, relative to the outputs.", show_default="1e-4")
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Rounds of the latency measurement.")] = 30,
+    threads: Annotated[int | None, typer.Option(help="Threads to time with.", show_default="torch's own")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on standard output.")] = False,
 ) -> None:
     """Export the pruned network of a run, compare it with the original in the other runtime, and time both.
@@ -55,12 +58,14 @@ def export_command(
             whole = export_onnx(
                 before, Path(scratch) / "before.onnx", source.example(), opset=opset, tolerance=tolerance
             )
-            times = onnx_latency({"before": whole.path, "after": check.path}, source.example(), repeats=repeats)
+            files = {"before": whole.path, "after": check.path}
+            times = onnx_latency(files, source.example(), repeats=repeats, threads=threads)
             found["onnx"] = _told(check, whole, {1: times}, quiet=json)
         if torch is not None:
             check = export_torch(after, torch, source.example(), tolerance=tolerance)
             whole = export_torch(before, Path(scratch) / "before.pt2", source.example(), tolerance=tolerance)
-            times = latency({"before": before, "after": after}, source.example(), repeats=repeats)
+            models = {"before": before, "after": after}
+            times = latency(models, source.example(), repeats=repeats, threads=threads)
             found["torch"] = _told(check, whole, {1: times}, quiet=json)
     if json:
         print_json(found)
