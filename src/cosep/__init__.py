@@ -1,3 +1,73 @@
-"""cosep: Complementary Separability Pruning for PyTorch image classifiers."""
+"""cosep: Complementary Separability Pruning for PyTorch image classifiers.
+
+result = cosep.prune(model, calibration=train_loader, evaluate=test_loader)
+result.model, result.plan, result.report
+result.save("run/");  model = cosep.load("run/", build_model)
+"""
 
 __version__ = "0.1.0"
+
+from cosep.config import (
+    DeviceConfig,
+    LimitConfig,
+    ObserveConfig,
+    ProfileConfig,
+    PruneConfig,
+    RecoverConfig,
+    SelectConfig,
+    SurgeryConfig,
+    preset,
+    replace_settings,
+)
+from cosep.errors import CosepError
+from cosep.features import select_channels
+from cosep.groups import find_groups
+from cosep.job import Callbacks
+from cosep.observe import class_histograms, class_moments, observe, observe_histograms
+from cosep.pipeline import PruneResult, prune
+from cosep.profile import profiles, separability_space
+from cosep.records import ClassHistograms, ClassMoments, Group, GroupPlan, Plan, Selection, Space
+from cosep.saving import load, save
+from cosep.select import select
+from cosep.surgery import compensate, cut, cut_checked, reestimate_batchnorm
+from cosep.zoo import load_model
+
+__all__ = [
+    "Callbacks",
+    "ClassHistograms",
+    "ClassMoments",
+    "CosepError",
+    "DeviceConfig",
+    "Group",
+    "GroupPlan",
+    "LimitConfig",
+    "ObserveConfig",
+    "Plan",
+    "ProfileConfig",
+    "PruneConfig",
+    "PruneResult",
+    "RecoverConfig",
+    "SelectConfig",
+    "Selection",
+    "Space",
+    "SurgeryConfig",
+    "class_histograms",
+    "class_moments",
+    "compensate",
+    "cut",
+    "cut_checked",
+    "find_groups",
+    "load",
+    "load_model",
+    "observe",
+    "observe_histograms",
+    "preset",
+    "profiles",
+    "prune",
+    "reestimate_batchnorm",
+    "replace_settings",
+    "save",
+    "select",
+    "select_channels",
+    "separability_space",
+]

@@ -63,6 +63,10 @@ class ClassHistograms:
     low: Tensor  # (channels,) float64: the left edge of the first bin
     high: Tensor  # (channels,) float64: the right edge of the last bin
 
+    def of_channels(self, channels: Tensor) -> ClassHistograms:
+        """The same counts for some of the channels."""
+        return ClassHistograms(self.count[:, channels], self.low[channels], self.high[channels])
+
 
 @dataclass(frozen=True, eq=False)
 class Space:

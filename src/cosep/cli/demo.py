@@ -50,19 +50,17 @@ def demo_command(
     say("2. Pruning it: each layer decides for itself how many channels stay")
     about = {"model": MODEL, "data": DATA, "classes": len(source.class_names), "input": list(source.input_shape)}
     about["class_names"] = list(source.class_names)
-    parts = {"config": config, "train": source.train, "holdout": source.holdout}
+    pruned = partial(
+        prune, base, source.calibration, source.test, config=config, train=source.train, holdout=source.holdout
+    )
     with shown(quiet=quiet, run=out) as callbacks:
-        result = prune(base, source.calibration, source.test, run=out, about=about, callbacks=callbacks, **parts)
+        result = pruned(run=out, about=about, callbacks=callbacks)
     say("3. The same widths with channels drawn at random, and the same recovery")
     widths = {plan.group: len(plan.kept) for plan in result.plan.groups}
-    rival = prune(
-        base,
-        source.calibration,
-        source.test,
+    rival = pruned(
         choose=lambda _model, group, _layout: random_channels(
             group.width, widths[group.name], blocks=group.blocks, seed=seed
-        ),
-        **parts,
+        )
     )
     if not quiet:
         console.print(summary_table(result.report))

@@ -107,5 +107,5 @@ def _optional(kind: Any, name: str) -> Any:
     if get_origin(kind) is not Literal:
         assert kind in (int, float, bool, str), f"the setting {name} has a type for which there is no flag"
         return kind | None
-    choices: Any = Enum("choices", {str(choice): choice for choice in get_args(kind)}, type=str)
-    return choices | None
+    functional: Any = Enum  # its functional form, which type checkers follow only with literals
+    return functional("choices", {str(choice): choice for choice in get_args(kind)}, type=str) | None

@@ -17,7 +17,7 @@ _ROUNDING = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """A k-medoids solution and what a silhouette needs of it, in memory that grows with the channels, not their square."""
+    """A k-medoids solution and what a silhouette needs of it; all of it grows with the channels, not their square."""
 
     medoids: Indices  # (k,), ascending
     near: Floats  # (channels,): to the own medoid, the nearest one

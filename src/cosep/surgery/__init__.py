@@ -1,6 +1,9 @@
 """Plans, cuts and their proof."""
 
-from cosep.surgery.cut import apply_layout, cut, cut_group
+from cosep.surgery.batchnorm import reestimate_batchnorm
+from cosep.surgery.channels import channel_norms, output_columns
+from cosep.surgery.compensate import compensate
+from cosep.surgery.cut import apply_layout, copied, cut, cut_group, layout_of
 from cosep.surgery.plan import check_plan, fingerprint, plan_for, plan_from_document, plan_to_document
 from cosep.surgery.twin import CutResult, TwinCheck, check_cut, cut_checked
 
@@ -8,13 +11,19 @@ __all__ = [
     "CutResult",
     "TwinCheck",
     "apply_layout",
+    "channel_norms",
     "check_cut",
     "check_plan",
+    "compensate",
+    "copied",
     "cut",
     "cut_checked",
     "cut_group",
     "fingerprint",
+    "layout_of",
+    "output_columns",
     "plan_for",
     "plan_from_document",
     "plan_to_document",
+    "reestimate_batchnorm",
 ]

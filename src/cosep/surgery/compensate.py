@@ -10,7 +10,6 @@ with C the covariance and m the mean of z; without a place for c, C is the secon
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from cosep.config import SurgeryConfig
 from cosep.errors import PlanError
 from cosep.records import Compensation, Group, Layout
+from cosep.surgery.cut import copied
 from cosep.surgery.gram import GramSum, PatchStatistics, Spread
 from cosep.surgery.patches import View, read_patches, read_weight, views_of, why_unreadable, write_weight
 from cosep.surgery.sweep import PrefixCache, Rehearsal, sweep
@@ -64,7 +64,7 @@ def compensate(
         readers = {name: tap.read for name, tap in taps.items() if not tap.refusal}
         entries = _entries(group.producers[0]) if cache is not None else ()
         rehearsal = sweep(model, batches, readers, entries=entries, cache=cache)
-    result = model if inplace else copy.deepcopy(model)
+    result = model if inplace else copied(model)
     return result, tuple(_resolve(result, tap, rehearsal, keep, config) for tap in taps.values())
 
 

@@ -68,6 +68,7 @@ def recover(
     fabric: Fabric,
     batches_a_pass: int,
     seed: int = 0,
+    first_batch: int = 0,
     teacher: nn.Module | None = None,
     blocks: Sequence[str] = (),
     progress: Progress | None = None,
@@ -76,8 +77,10 @@ def recover(
 ) -> Recovery:
     """Train `model` in place for `updates` steps; a loss that is not finite restores the last good weights and ends it.
 
-    With a `teacher`, its outputs and the outputs of its `blocks` are targets beside the labels. After every update
-    `checkpoint` is called with the number of updates done and a way to get the progress; `progress` goes on from it.
+    The batches are those from number `first_batch` on of one endless stream, so that recoveries after one another do
+    not repeat each other's data. With a `teacher`, its outputs and the outputs of its `blocks` are targets beside the
+    labels. After every update `checkpoint` is called with the number of updates done and a way to get the progress;
+    `progress` goes on from such a point.
     """
     if progress:
         model.load_state_dict(progress.weights)
@@ -91,7 +94,7 @@ def recover(
         seed=seed,
         batches_a_pass=batches_a_pass,
         fixed=config.fixed_share,
-        skip=done,
+        skip=first_batch + done,
         rng_state=progress.rng_state if progress else None,
     )
     good = done, _copy(model)

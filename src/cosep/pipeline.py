@@ -1,0 +1,513 @@
+"""prune(): the method from end to end. `_prune_group` is the method on one page, one line a stage."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cosep.batches import pair_of
+from cosep.config import PruneConfig, amount, preset, settings
+from cosep.errors import CalibrationError, ModelError
+from cosep.fabric import batches_of_rank, launched, merged_over_ranks, same_weights_everywhere
+from cosep.groups import find_groups, groups_in_scope
+from cosep.job import (
+    Batches,
+    Callbacks,
+    Choose,
+    Clock,
+    Job,
+    Recover,
+    State,
+    calibration_pass,
+    from_checkpoint,
+    to_checkpoint,
+)
+from cosep.limits import Fit, fitting_widths
+from cosep.measure import accuracy, compare, latency, macs, measure, parameters
+from cosep.measure.measurement import Measurement
+from cosep.measure.modes import evaluating, logits_of
+from cosep.observe import check_moments, observe, observe_histograms
+from cosep.profile import separability_space
+from cosep.records import Compensation, Group, GroupPlan, Layout, Plan, Selection
+from cosep.runs import opened, weights_digest
+from cosep.saving import load, read_documents, save
+from cosep.select import balance, round_up, select, with_width
+from cosep.surgery import (
+    TwinCheck,
+    apply_layout,
+    channel_norms,
+    compensate,
+    copied,
+    cut_checked,
+    fingerprint,
+    layout_of,
+    output_columns,
+    reestimate_batchnorm,
+)
+from cosep.tune import Progress, batch_count, recover, updates_per_group
+
+REPORT_FORMAT = 1
+LATENCY_REPEATS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class PruneResult:
+    """A smaller network, what was cut and why, and the figures."""
+
+    model: nn.Module
+    plan: Plan
+    report: dict[str, Any]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the network, the plan and the report; `cosep.load` reads them back."""
+        return save(folder, self.model, self.plan, self.report)
+
+
+def prune(
+    model: nn.Module,
+    calibration: Batches,
+    evaluate: Batches | None = None,
+    *,
+    config: PruneConfig | None = None,
+    train: Batches | None = None,
+    holdout: Batches | None = None,
+    example_input: Tensor | None = None,
+    run: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    callbacks: Callbacks | None = None,
+    recovery: Recover | None = None,
+    choose: Choose | None = None,
+) -> PruneResult:
+    """A smaller network from a trained one; the caller's model is left as it is.
+
+    calibration: batches of (inputs, labels) for the statistics, and for recovery too unless `train` is given.
+    evaluate: test batches; only reported. holdout: batches that decide where a limit needs an accuracy.
+    run: a folder to work in; the same call goes on there where it was stopped. about: facts to keep in its config.toml,
+    such as the names of the model and the data. recovery: your own, called with the network and a number of updates.
+    choose: your own choice of channels, called with the network as it is, a group and the cuts so far.
+    """
+    config = config or preset()
+    callbacks = callbacks or Callbacks()
+    with ExitStack() as stack:
+        # The caller's random numbers go on as if nothing had happened here.
+        stack.enter_context(torch.random.fork_rng(devices=()))
+        fabric = launched(config.device)
+        folder = None
+        if run is not None and fabric.is_global_zero:
+            description = {"about": {**(about or {}), "weights_sha256": weights_digest(model)}, **settings(config)}
+            folder = stack.enter_context(opened(Path(run), description))
+            if folder.finished:
+                plan, report = read_documents(folder.folder)
+                return PruneResult(load(folder.folder, model), plan, report)
+        original = fabric.to_device(copied(model))
+        example = fabric.to_device(_first_input(calibration) if example_input is None else example_input)[:1]
+        classes = _classes_of(original, example)
+        train, batches_a_pass, updates_a_group = _budget(calibration if train is None else train, config)
+        groups, skipped = _chosen(find_groups(original, example), config)
+        job = Job(
+            config=config,
+            fabric=fabric,
+            original=original,
+            example=example,
+            classes=classes,
+            groups=groups,
+            skipped=skipped,
+            calibration=calibration,
+            train=train,
+            holdout=holdout,
+            batches_a_pass=batches_a_pass,
+            updates_a_group=updates_a_group,
+            callbacks=callbacks,
+            recovery=recovery,
+            choose=choose,
+            run=folder,
+            clock=Clock(),
+        )
+        job, state, progress = _started(job)
+        if callbacks.on_start:
+            callbacks.on_start(job.groups, len(state.plans), dict(job.before))
+        while True:
+            if state.waiting:
+                state = _recovered(job, state, progress)
+                progress = None
+            elif len(state.plans) < len(job.groups):
+                state = _prune_group(job, state, job.groups[len(state.plans)])
+            elif config.recover.schedule == "final" and state.final is None and state.layout:
+                state = replace(state, waiting=True)
+            else:
+                break
+            _keep(job, state)
+        return _finished(job, state, model, evaluate)
+
+
+def _prune_group(job: Job, state: State, group: Group) -> State:
+    """The method for one group, with statistics of the network as it is now."""
+    selection = job.choose(state.model, group, state.layout) if job.choose else _selected(job, state, group)
+    notes = list(selection.notes)
+    check: TwinCheck | None = None
+    repairs: tuple[Compensation, ...] = ()
+    model, layout = state.model, state.layout
+    if len(selection.kept) < group.width:
+        prepared = copied(model)
+        if job.config.surgery.compensate:
+            with job.stage("compensate", group.name):
+                prepared, repairs = compensate(
+                    prepared, group, selection.kept, layout, calibration_pass(job, job.config.surgery.images)
+                )
+        with job.stage("cut", group.name):
+            cut = cut_checked(prepared, group, selection.kept, layout, job.example)
+        check = cut.check
+        if check.equal:
+            model, layout = cut.model, cut.layout
+            if job.config.surgery.reestimate_batchnorm:
+                with job.stage("batchnorm", group.name):
+                    reestimate_batchnorm(model, calibration_pass(job, job.config.surgery.images))
+            same_weights_everywhere(model, job.fabric)
+        else:
+            reason = f"the cut did not equal its masked twin ({check.reason}): kept whole"
+            selection = replace(selection, kept=tuple(range(group.width)), reason=reason)
+    entry = {
+        "group": group.name,
+        "width": group.width,
+        "kept": len(selection.kept),
+        "reason": selection.reason,
+        "notes": notes,
+        "twin_difference": check.max_difference if check else None,
+        "compensation": [asdict(repair) for repair in repairs],
+    }
+    plan = GroupPlan(group.name, group.width, selection.kept, selection.reason, selection)
+    was_cut = layout is not state.layout
+    per_layer = was_cut and job.config.recover.schedule == "per-layer"
+    limited = was_cut and job.config.limits.max_drop < 100
+    new = State(
+        model,
+        layout,
+        (*state.plans, plan),
+        (*state.entries, entry),
+        waiting=per_layer,
+        previous=replace(state, previous=None) if limited else None,
+    )
+    return new if per_layer else _settled(job, new)
+
+
+def _selected(job: Job, state: State, group: Group) -> Selection:
+    """Observe, profile, select; then the width that a limit asks for, equal blocks and rounding."""
+    with job.stage("observe", group.name):
+        moments = merged_over_ranks(
+            observe(
+                state.model,
+                batches_of_rank(calibration_pass(job, job.config.observe.images), job.fabric),
+                group.producers,
+                classes=job.classes,
+                config=job.config.observe,
+                partial=True,
+            ),
+            job.fabric,
+        )
+        for found in moments.values():
+            check_moments(found)
+        histograms = None
+        if job.config.profile.metric == "jm-histogram":
+            histograms = observe_histograms(
+                state.model,
+                calibration_pass(job, job.config.observe.images),
+                group.producers,
+                moments,
+                config=job.config.observe,
+            )
+    with job.stage("profile", group.name):
+        columns = [(p, column) for p in group.producers for column in output_columns(group, p, state.layout)]
+        space = separability_space(
+            [moments[p].of_channels(column) for p, column in columns],
+            job.config.profile,
+            histograms=[histograms[p].of_channels(column) for p, column in columns] if histograms else None,
+        )
+    with job.stage("select", group.name):
+        weights = channel_norms(state.model, group, state.layout)
+        selection = select(space, weights=weights, config=job.config.select)
+        if group.name in job.widths and selection.k is not None:
+            selection = with_width(selection, space, job.widths[group.name], weights=weights, config=job.config.select)
+        selection = round_up(selection, math.lcm(job.config.surgery.round_to, group.blocks), weights)
+        selection = balance(selection, group.blocks, weights)
+    return job.fabric.broadcast(selection)
+
+
+def _recovered(job: Job, state: State, progress: Progress | None) -> State:
+    """Train the network after its last cut, or at the end with the budget of all the groups that were cut."""
+    final = job.config.recover.schedule == "final"
+    cuts = sum(len(plan.kept) < plan.width for plan in state.plans)
+    updates = job.updates_a_group * (cuts if final else 1)
+    group = "" if final else state.plans[-1].group
+    with job.stage("recover", group):
+        if job.recovery:
+            job.recovery(state.model, updates)
+            entry = {"updates": updates, "outcome": "the caller's own recovery", "losses": []}
+        else:
+            done = recover(
+                state.model,
+                job.train,
+                updates,
+                job.config.recover,
+                fabric=job.fabric,
+                batches_a_pass=job.batches_a_pass,
+                seed=job.config.seed,
+                first_batch=_updates_so_far(state),
+                teacher=job.original if job.config.recover.distill or job.config.recover.features else None,
+                blocks=_blocks(job.groups),
+                progress=progress,
+                checkpoint=_storing(job, state),
+                on_update=_telling(job),
+            )
+            entry = {"updates": done.updates, "outcome": done.outcome, "losses": _thinned(done.losses)}
+    if final:
+        return replace(state, waiting=False, final={**entry, "accuracy": _held_out_accuracy(job, state.model)})
+    entries = (*state.entries[:-1], {**state.entries[-1], "recovery": entry})
+    return _settled(job, replace(state, entries=entries, waiting=False))
+
+
+def _settled(job: Job, state: State) -> State:
+    """The group's last figures; where it costs more accuracy than allowed, the network from before it."""
+    entry = dict(state.entries[-1])
+    entry["accuracy"] = _held_out_accuracy(job, state.model)
+    limit, base = job.config.limits.max_drop, job.before.get("holdout_accuracy")
+    if state.previous and 100 * (base - entry["accuracy"]) > limit:
+        plan = state.plans[-1]
+        drop = 100 * (base - entry["accuracy"])
+        reason = f"cutting to {len(plan.kept)} cost {drop:.1f} points in all, {limit:g} are allowed: kept whole"
+        whole = replace(plan, kept=tuple(range(plan.width)), reason=reason)
+        entry |= {"kept": plan.width, "reason": reason, "accuracy": _held_out_accuracy(job, state.previous.model)}
+        state = replace(state.previous, plans=(*state.previous.plans, whole), entries=state.entries)
+    with job.stage("measure", entry["group"]):
+        entry["macs"] = macs(state.model, job.example)
+        entry["parameters"] = parameters(state.model)
+    if job.run:
+        job.run.log("group", **entry)
+    if job.callbacks.on_group:
+        job.callbacks.on_group(entry)
+    return replace(state, entries=(*state.entries[:-1], entry), previous=None)
+
+
+def _started(job: Job) -> tuple[Job, State, Progress | None]:
+    """Where a run begins: at its last checkpoint, or with the unpruned network's figures and the limits' widths."""
+    checkpoint = job.fabric.broadcast(job.run.restore() if job.run else None)
+    if checkpoint:
+        job.clock.seconds.update(checkpoint.document["seconds"])
+        stored = checkpoint.document
+        job = replace(job, before=stored["before"], widths=stored["widths"], limit_notes=tuple(stored["limit_notes"]))
+        return job, *from_checkpoint(checkpoint, job.original)
+    with job.stage("measure"):
+        before = measure(job.original, job.example).to_document()
+        before["holdout_accuracy"] = _held_out_accuracy(job, job.original)
+    job = replace(job, before=before)
+    fits = _limited_widths(job)
+    job = replace(job, widths=fits[-1].widths if fits else {}, limit_notes=tuple(fit.note for fit in fits))
+    state = State(copied(job.original))
+    _keep(job, state)
+    return job, state, None
+
+
+def _limited_widths(job: Job) -> list[Fit]:
+    """The widths that meet the limits on size and time, from the curves of the unpruned network; one fit a limit."""
+    limits = job.config.limits
+    if not (limits.max_macs or limits.max_params or limits.max_latency_ms):
+        return []
+    start = State(job.original)
+    selections = {group.name: _selected(job, start, group) for group in job.groups}
+
+    def network(widths: Mapping[str, int]) -> nn.Module:
+        layout: Layout = {}
+        for group in job.groups:
+            kept = _any_channels(group, widths[group.name])
+            layout = {**layout, **layout_of(job.original, group, kept, layout)}
+        return apply_layout(job.original, layout)
+
+    costs: list[tuple[str, float, Callable[[nn.Module], float]]] = []
+    if limits.max_macs:
+        whole = job.before["macs"]
+        costs.append(("MACs", amount("limits.max_macs", limits.max_macs, whole), lambda m: macs(m, job.example)))
+    if limits.max_params:
+        whole = job.before["parameters"]
+        costs.append(("parameters", amount("limits.max_params", limits.max_params, whole), parameters))
+    if limits.max_latency_ms:
+        costs.append(("latency in ms", limits.max_latency_ms, lambda m: _milliseconds(m, job.example)))
+    fits = []
+    for what, limit, cost in costs:
+        price = partial(_price, network, cost)
+        fits.append(fitting_widths(selections, price, limit, what))
+    narrowest = {name: min(fit.widths[name] for fit in fits) for name in selections}
+    return [*fits[:-1], replace(fits[-1], widths=narrowest)]
+
+
+def _price(
+    network: Callable[[Mapping[str, int]], nn.Module], cost: Callable[[nn.Module], float], widths: Mapping[str, int]
+) -> float:
+    return cost(network(widths))
+
+
+def _finished(job: Job, state: State, model: nn.Module, evaluate: Batches | None) -> PruneResult:
+    """The figures of both networks, the plan and, in a run folder, the artifact."""
+    before = {key: value for key, value in job.before.items() if key != "holdout_accuracy"}
+    with job.stage("measure"):
+        if evaluate is not None:
+            before["accuracy"] = accuracy(job.original, evaluate)
+        after = measure(state.model, job.example, evaluate)
+        times = latency({"before": job.original, "after": state.model}, job.example, repeats=LATENCY_REPEATS)
+    measured = {
+        "before": Measurement.from_document({**before, "latency": asdict(times["before"])}),
+        "after": replace(after, latency=times["after"]),
+    }
+    plan = Plan(state.plans, state.layout, fingerprint(model))
+    report = {
+        "format": REPORT_FORMAT,
+        "settings": settings(job.config),
+        "before": measured["before"].to_document(),
+        "after": measured["after"].to_document(),
+        "change": compare(measured["before"], measured["after"]).to_document(),
+        "holdout_accuracy": {
+            "before": job.before["holdout_accuracy"],
+            "after": _held_out_accuracy(job, state.model),
+        },
+        "groups": list(state.entries),
+        "not_pruned": [{"group": g.name, "width": g.width, "why": g.why_not} for g in job.skipped],
+        "recovery": state.final,
+        "limits": list(job.limit_notes),
+        "seconds": {stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
+    }
+    result = PruneResult(state.model.to(next(model.parameters()).device), plan, report)
+    if job.run:
+        result.save(job.run.folder)
+        job.run.log("finished", seconds=report["seconds"])
+        job.run.drop_checkpoint()
+    job.fabric.barrier()
+    return result
+
+
+def _keep(job: Job, state: State, progress: Progress | None = None) -> None:
+    if job.run:
+        job.run.store(to_checkpoint(job, state, progress))
+
+
+def _storing(job: Job, state: State) -> Callable[[int, Callable[[], Progress]], None]:
+    """Store a recovery's progress now and then."""
+    last = time.monotonic()
+
+    def checkpoint(_done: int, progress: Callable[[], Progress]) -> None:
+        nonlocal last
+        if job.run and time.monotonic() - last >= job.config.checkpoint_seconds:
+            _keep(job, state, progress())
+            last = time.monotonic()
+
+    return checkpoint
+
+
+def _telling(job: Job) -> Callable[[int, int, float], None]:
+    """Tell the caller of updates, and of passes over the training data."""
+    losses: list[float] = []
+
+    def on_update(done: int, updates: int, loss: float) -> None:
+        losses.append(loss)
+        if job.callbacks.on_update:
+            job.callbacks.on_update(done, updates, loss)
+        if done % job.batches_a_pass == 0 or done == updates:
+            passes = -(-done // job.batches_a_pass)
+            mean = sum(losses) / len(losses)
+            if job.run:
+                job.run.log("epoch", number=passes, updates=done, loss=mean)
+            if job.callbacks.on_epoch:
+                job.callbacks.on_epoch(passes, mean)
+            losses.clear()
+
+    return on_update
+
+
+def _held_out_accuracy(job: Job, model: nn.Module) -> float | None:
+    if job.holdout is None:
+        return None
+    with job.clock.timed("measure"):
+        return accuracy(model, job.holdout)
+
+
+def _chosen(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """The groups that the scope lets us prune, and the others."""
+    groups = tuple(groups)
+    chosen = groups_in_scope(groups, config.surgery.scope)
+    others = tuple(group for group in groups if group not in chosen)
+    if not chosen:
+        raise ModelError(
+            "the model has no prunable group: "
+            + ("; ".join(f"{g.name}: {g.why_not}" for g in others[:3]) or "no convolution or linear layer was found")
+            + '. `cosep.find_groups` lists them all; the scope "all" admits those tied by additions.'
+        )
+    return chosen, others
+
+
+def _budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:
+    """The batches of recovery, how many make a pass, and how many updates each cut group pays for."""
+    if config.recover.schedule == "none":
+        return train, 1, 0
+    batches = batch_count(train)
+    updates = updates_per_group(batches, config.recover)
+    if not config.recover.fixed_share:
+        return train, batches, updates
+    if hasattr(train, "share"):  # our own loaders: the same images in every pass, in a new order
+        train = train.share(config.recover.share, seed=config.seed)
+        return train, batch_count(train), updates
+    return train, int(config.recover.share * batches), updates
+
+
+def _updates_so_far(state: State) -> int:
+    return sum(entry["recovery"]["updates"] for entry in state.entries if "recovery" in entry)
+
+
+def _any_channels(group: Group, width: int) -> tuple[int, ...]:
+    """As many channels as the width says, the same number in every block, to see what such a network would cost."""
+    size, each = group.width // group.blocks, -(-width // group.blocks)
+    return tuple(block * size + channel for block in range(group.blocks) for channel in range(each))
+
+
+def _blocks(groups: Iterable[Group]) -> tuple[str, ...]:
+    """The smallest modules around each group: what goes in and comes out of them is not cut in the scope `interior`."""
+    found: dict[str, None] = {}
+    for group in groups:
+        parts = [name.split(".")[:-1] for name in (*group.producers, *group.consumers)]
+        common = []
+        for pieces in zip(*parts, strict=False):
+            if len(set(pieces)) > 1:
+                break
+            common.append(pieces[0])
+        if common:
+            found[".".join(common)] = None
+    return tuple(found)
+
+
+def _thinned(values: tuple[float, ...], most: int = 200) -> list[float]:
+    """The curve in at most so many points, each the mean of as many values."""
+    size = -(-len(values) // most) or 1
+    return [round(sum(part) / len(part), 6) for i in range(0, len(values), size) if (part := values[i : i + size])]
+
+
+def _first_input(calibration: Batches) -> Tensor:
+    """The inputs of the first batch, checked: what the model is traced with."""
+    batch = next(iter(calibration), None)
+    if batch is None:
+        raise CalibrationError("the calibration loader gave no batch. Give it data, or a smaller batch size.")
+    return pair_of(batch, "the first batch of the calibration loader")[0]
+
+
+def _classes_of(model: nn.Module, example: Tensor) -> int:
+    """How many classes the model tells apart: the width of its output."""
+    with evaluating(model), torch.no_grad():
+        return logits_of(model, example).shape[1]
+
+
+def _milliseconds(model: nn.Module, example: Tensor) -> float:
+    return latency({"model": model}, example, repeats=LATENCY_REPEATS)["model"].median_ms
