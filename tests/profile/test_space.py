@@ -166,10 +166,10 @@ def test_one_channel_is_a_space():
 def test_bad_statistics_are_refused():
     good = random_moments(3, 2)
     one = ClassMoments(good.count[:1], good.mean[:1], good.scatter[:1])
-    with pytest.raises(CalibrationError, match="cover 1 class.*at least 2"):
+    with pytest.raises(CalibrationError, match=r"cover 1 class.*at least 2"):
         separability_space(one)
     few = ClassMoments(torch.tensor([9, 1, 9]), good.mean, good.scatter)
-    with pytest.raises(CalibrationError, match="class 1 has 1 calibration sample.*at least 2"):
+    with pytest.raises(CalibrationError, match=r"class 1 has 1 calibration sample.*at least 2"):
         separability_space(few)
     broken = good.mean.clone()
     broken[2, 1] = float("nan")

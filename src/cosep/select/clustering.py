@@ -14,6 +14,9 @@ Indices = NDArray[np.int64]
 # An exchange that lowers the loss by less than this share of it is rounding.
 _ROUNDING = 1e-10
 
+# In small layers a poor local optimum shows, and further starts cost nothing: up to so many channels, so many starts.
+_FEW_CHANNELS, _STARTS = 64, 4
+
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
@@ -34,16 +37,16 @@ class Clustering:
         return float(self.near.sum())
 
 
-def cluster_every_k(distances: Floats, last: int | None = None) -> Iterator[Clustering]:
+def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0) -> Iterator[Clustering]:
     """Yield the clusterings of k = 1, 2, ... `last` (channels - 1) from (channels, channels) symmetric distances.
 
     Each k starts from the medoids of k - 1 and the channel whose addition lowers the loss most (PAM's BUILD step), and
-    FasterPAM exchanges medoids until no exchange helps. There is no chance in it and one thread does it: the same
-    answer everywhere. Two savings make every k affordable, and neither changes an answer. The gain of each possible
-    addition is kept up to date instead of being summed anew. And FasterPAM, which needs at least one look at the whole
-    matrix, only runs where an exchange that helps exists. As the previous solution had none, and an addition only
-    lowers what others can gain, such an exchange must remove a medoid of a cluster that the addition touched: only
-    those are examined.
+    FasterPAM exchanges medoids until no exchange helps. Small layers also try a few random starts, drawn by the seed.
+    One thread does it all: the same answer everywhere. Two savings make every k affordable, and neither changes an
+    answer. The gain of each possible addition is kept up to date instead of being summed anew. And FasterPAM, which
+    needs at least one look at the whole matrix, only runs where an exchange that helps exists. As the previous solution
+    had none, and an addition only lowers what others can gain, such an exchange must remove a medoid of a cluster that
+    the addition touched: only those are examined.
     """
     import kmedoids
 
@@ -80,8 +83,14 @@ def cluster_every_k(distances: Floats, last: int | None = None) -> Iterator[Clus
         total += to_added
         order = np.append(order, added)
 
+        found = None
         if _can_improve(matrix, near, second, owner, gain, touched):
             found = kmedoids.fasterpam(matrix, order, n_cpu=1)
+        for start in range(_STARTS if channels <= _FEW_CHANNELS else 0):
+            other = kmedoids.fasterpam(matrix, k, random_state=seed + start, n_cpu=1)
+            if other.loss < (1 - _ROUNDING) * (near.sum() if found is None else found.loss):
+                found = other
+        if found is not None:
             order = np.asarray(found.medoids, dtype=np.int64)
             before = near
             near, second, total, owner = _measured(matrix, order, np.asarray(found.labels, dtype=np.int64))
@@ -90,13 +99,13 @@ def cluster_every_k(distances: Floats, last: int | None = None) -> Iterator[Clus
         yield _frozen(order, near, second, total)
 
 
-def cluster_at(distances: Floats, k: int) -> Clustering:
+def cluster_at(distances: Floats, k: int, *, seed: int = 0) -> Clustering:
     """The clustering that `cluster_every_k` finds for one k between 1 and the number of channels."""
     if k >= len(distances):
         everyone = np.arange(len(distances))
         near, second, total, _ = _measured(np.asarray(distances, dtype=np.float64), everyone, everyone)
         return _frozen(everyone, near, second, total)
-    *_, wanted = cluster_every_k(distances, k)
+    *_, wanted = cluster_every_k(distances, k, seed=seed)
     return wanted
 
 

@@ -44,7 +44,7 @@ def select(
         return _whole(channels, f"too few channels for a fit of degree {config.degree}")
 
     medoids, losses, curve = [], [], []
-    for clustering in islice(cluster_every_k(distances), 1, None):  # from k = 2 on
+    for clustering in islice(cluster_every_k(distances, seed=config.seed), 1, None):  # from k = 2 on
         medoids.append(clustering.medoids.astype(np.int32))
         losses.append(clustering.loss)
         curve.append(mean_simplified_silhouette(clustering, config.silhouette))
@@ -91,8 +91,8 @@ def as_distances(space: Space | Tensor) -> Floats:
             f"the distance between channels {one} and {other} is not finite. "
             "Look for NaN or infinite values in what the distances were made of."
         )
-    # Distances that come from matrix products are not quite symmetric, nor quite 0 between a channel and itself.
-    rounding = 1e-6 * float(distances.abs().max()) if len(distances) else 0.0
+    # float32 distances from matrix products are not quite symmetric, nor quite 0 between a channel and itself.
+    rounding = 1e-2 * float(distances.abs().max()) if len(distances) else 0.0
     if (
         bool((distances < 0).any())
         or bool(((distances - distances.T).abs() > rounding).any())
@@ -102,7 +102,7 @@ def as_distances(space: Space | Tensor) -> Floats:
             "the distances are negative, not symmetric, or not zero between a channel and itself. "
             "Give a distance matrix, not similarities or features."
         )
-    return np.asarray(distances.clone().fill_diagonal_(0).numpy())
+    return np.asarray(((distances + distances.T) / 2).fill_diagonal_(0).numpy())
 
 
 def _whole(channels: int, why: str) -> Selection:

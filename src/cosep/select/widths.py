@@ -26,6 +26,7 @@ def with_width(
     config: SelectConfig | None = None,
 ) -> Selection:
     """The selection that another k on the same curve would have given; the evidence of the curve is kept."""
+    config = config or SelectConfig()
     distances = as_distances(space)
     channels = selection.channels
     if not 1 <= width <= channels:
@@ -36,8 +37,8 @@ def with_width(
         raise ConfigError(f"the selection is of {channels} channels and the distances are of {len(distances)}.")
     note = f"width set to {width}, {len(selection.kept)} before ({selection.reason})"
     noted = replace(selection, reason="width given", notes=(*selection.notes, note))
-    medoids = cluster_at(distances, width).medoids
-    return represented(noted, distances, medoids, weights=weights, scores=scores, config=config or SelectConfig())
+    medoids = cluster_at(distances, width, seed=config.seed).medoids
+    return represented(noted, distances, medoids, weights=weights, scores=scores, config=config)
 
 
 def round_up(selection: Selection, multiple: int, scores: Tensor) -> Selection:
