@@ -203,7 +203,7 @@ class _Tracer(TorchDispatchMode):
             self.norm(args[0], [a for a in args[2:4] if isinstance(a, Tensor)], _first(result), axis=args[0].ndim - 1)
         elif name == "copy":
             self.copy(args, result)
-        elif name in ops.IDENTITY:
+        elif name in ops.IDENTITY or (name == "as_strided" and _same_values(args[0], result)):
             self.put_all(result, self.info(args[0]))
         elif name in ops.POINTWISE:
             self.pointwise(name, args, kwargs, result)
@@ -636,6 +636,11 @@ def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
         if info.labels is not None:
             flow.labels.fix(info.labels, "feeds the classifier's output")
     return output
+
+
+def _same_values(x: Tensor, result: Tensor) -> bool:
+    """Whether a new view of a tensor only gave it other strides, as pooling does to keep a memory format."""
+    return x.shape == result.shape and torch.equal(x, result)
 
 
 def _short(error: Exception) -> str:

@@ -5,7 +5,7 @@ from cosep.surgery.channels import channel_norms, output_columns
 from cosep.surgery.compensate import compensate
 from cosep.surgery.cut import apply_layout, copied, cut, cut_group, layout_of
 from cosep.surgery.plan import check_plan, fingerprint, plan_for, plan_from_document, plan_to_document
-from cosep.surgery.twin import CutResult, TwinCheck, check_cut, cut_checked
+from cosep.surgery.twin import CutResult, TwinCheck, check_cut, cut_all_checked, cut_checked
 
 __all__ = [
     "CutResult",
@@ -17,6 +17,7 @@ __all__ = [
     "compensate",
     "copied",
     "cut",
+    "cut_all_checked",
     "cut_checked",
     "cut_group",
     "fingerprint",

@@ -18,9 +18,14 @@ from cosep.records import Group, Layout, Plan, Side
 SideKey = tuple[str, Side]
 
 
-def cut_group(model: nn.Module, group: Group, kept: Sequence[int], layout: Layout) -> tuple[nn.Module, Layout]:
-    """A new model without the group's other channels, and its layout; other groups may have been cut already."""
-    surgeon = _Surgeon(copied(model))
+def cut_group(
+    model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, *, share: bool = False
+) -> tuple[nn.Module, Layout]:
+    """A new model without the group's other channels, and its layout; other groups may have been cut already.
+
+    With `share` the tensors that are not cut are the given model's own: for steps on the way to a model of one's own.
+    """
+    surgeon = _Surgeon(copied(model, share=share))
     after: dict[SideKey, tuple[int, ...]] = dict(layout)
     for key, alive in layout_of(model, group, kept, layout).items():
         before = layout.get(key, range(surgeon.size(key)))
@@ -80,8 +85,10 @@ def cut(model: nn.Module, plan: Plan, groups: Iterable[Group] | None = None) -> 
     return copied(model) if not layout else model
 
 
-def copied(model: nn.Module) -> nn.Module:
-    """A copy without gradients: theirs would be of another shape, and belong to the caller's training."""
+def copied(model: nn.Module, *, share: bool = False) -> nn.Module:
+    """A copy, of the modules only if it shares tensors; without gradients, which belong to the caller's training."""
+    if share:
+        return copy.deepcopy(model, {id(t): t for t in [*model.parameters(), *model.buffers()]})
     gradients = {p: p.grad for p in model.parameters() if p.grad is not None}
     try:
         for parameter in gradients:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from cosep.errors import CosepError
 from cosep.records import Group, Layout, Side
-from cosep.surgery.cut import cut_group, layout_of
+from cosep.surgery.cut import copied, cut_group, layout_of
 
 # Slices change the order of sums, nothing else: a few thousand roundings of the largest value.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -47,12 +47,31 @@ def cut_checked(
     model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, example_input: Tensor, *, seed: int = 0
 ) -> CutResult:
     """Cut a group and prove it; a cut that fails or computes something else is taken back, and the check says why."""
+    return _cut_checked(model, group, kept, layout, example_input, seed, share=False)
+
+
+def _cut_checked(
+    model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, example_input: Tensor, seed: int, share: bool
+) -> CutResult:
     try:
-        after, new_layout = cut_group(model, group, kept, layout)
+        after, new_layout = cut_group(model, group, kept, layout, share=share)
     except CosepError as error:
         return CutResult(model, layout, TwinCheck(False, float("nan"), 0.0, str(error)))
     check = check_cut(model, after, group, kept, layout, example_input, seed=seed)
     return CutResult(after, new_layout, check) if check.equal else CutResult(model, layout, check)
+
+
+def cut_all_checked(
+    model: nn.Module, chosen: Iterable[tuple[Group, Sequence[int]]], example_input: Tensor, *, seed: int = 0
+) -> tuple[nn.Module, Layout, dict[str, TwinCheck]]:
+    """Cut and prove many groups one after the other: the new model, its layout, and the check of every group."""
+    layout: Layout = {}
+    checks: dict[str, TwinCheck] = {}
+    current = model
+    for group, kept in chosen:
+        result = _cut_checked(current, group, kept, layout, example_input, seed, share=True)
+        current, layout, checks[group.name] = result.model, result.layout, result.check
+    return copied(current), layout, checks
 
 
 def check_cut(
