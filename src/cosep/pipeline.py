@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from cosep.batches import pair_of
 from cosep.config import PruneConfig, amount, preset, settings
-from cosep.errors import CalibrationError, ModelError
+from cosep.errors import CalibrationError, ConfigError, ModelError
 from cosep.fabric import batches_of_rank, launched, merged_over_ranks, same_weights_everywhere
 from cosep.groups import find_groups, groups_in_scope
 from cosep.job import (
@@ -39,7 +40,7 @@ from cosep.observe import check_moments, observe, observe_histograms
 from cosep.profile import separability_space
 from cosep.records import Compensation, Group, GroupPlan, Layout, Plan, Selection
 from cosep.runs import opened, weights_digest
-from cosep.saving import load, read_documents, save
+from cosep.saving import is_saved, load, read_documents, save
 from cosep.select import balance, round_up, select, with_width
 from cosep.surgery import (
     TwinCheck,
@@ -97,6 +98,17 @@ def prune(
     """
     config = config or preset()
     callbacks = callbacks or Callbacks()
+    if evaluate is not None and any(evaluate is part for part in (calibration, train, holdout)):
+        warnings.warn(
+            "evaluate is the same object as calibration, train or holdout: its accuracy is not that of unseen data. "
+            "Give the test set as evaluate.",
+            stacklevel=2,
+        )
+    if config.limits.max_drop < 100 and holdout is None:
+        raise ConfigError(
+            "limits.max_drop needs held-out data to measure the drop on, and `holdout` is None. "
+            "Give batches that are neither trained on nor reported."
+        )
     with ExitStack() as stack:
         # The caller's random numbers go on as if nothing had happened here.
         stack.enter_context(torch.random.fork_rng(devices=()))
@@ -105,7 +117,7 @@ def prune(
         if run is not None and fabric.is_global_zero:
             description = {"about": {**(about or {}), "weights_sha256": weights_digest(model)}, **settings(config)}
             folder = stack.enter_context(opened(Path(run), description))
-            if folder.finished:
+            if is_saved(folder.folder):
                 plan, report = read_documents(folder.folder)
                 return PruneResult(load(folder.folder, model), plan, report)
         original = fabric.to_device(copied(model))
@@ -384,7 +396,8 @@ def _finished(job: Job, state: State, model: nn.Module, evaluate: Batches | None
     }
     result = PruneResult(state.model.to(next(model.parameters()).device), plan, report)
     if job.run:
-        result.save(job.run.folder)
+        # A run that was killed while it saved may have left a part of the same artifact.
+        save(job.run.folder, result.model, plan, report, overwrite=True)
         job.run.log("finished", seconds=report["seconds"])
         job.run.drop_checkpoint()
     job.fabric.barrier()

@@ -41,10 +41,6 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    @property
-    def finished(self) -> bool:
-        return (self.folder / "manifest.json").exists()
-
     def store(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; the old one stays whole until the new one is on disk."""
         from safetensors.torch import save

@@ -41,7 +41,7 @@ class _Entry:
 _CIFAR = (10, (3, 32, 32))
 _IMAGENET = (1000, (3, 224, 224))
 _ZOO = {
-    "digits_cnn": _Entry(partial(CifarResNet, 1, channels=1), 10, (1, 8, 8)),
+    "digits_cnn": _Entry(partial(CifarResNet, 1, channels=1, widths=(32, 64, 64)), 10, (1, 8, 8)),
     **{f"resnet{6 * n + 2}": _Entry(partial(CifarResNet, n), *_CIFAR) for n in (3, 5, 7, 9, 18)},
     "vgg16": _Entry(partial(CifarVGG, 16), *_CIFAR),
     "vgg19": _Entry(partial(CifarVGG, 19), *_CIFAR),
