@@ -3,8 +3,8 @@
     python benchmarks/observation.py [--weights resnet56_cifar10.safetensors] [--batch 128] [--repeats 20] [--threads 1]
 
 Passes with and without alternate, so that other load on the machine meets both alike; each printed figure is the median
-of the ratios of neighbours, with the quartiles beside it. The ratio of the fastest passes suffers less from
-other load, but a busy machine distorts it too: measure on a quiet one. The input is noise: the time does not depend on it.
+of the ratios of neighbours, with the quartiles beside it. The ratio of the fastest passes suffers less from other load,
+but a busy machine distorts it too: measure on a quiet one. The input is noise: the time does not depend on it.
 """
 
 from __future__ import annotations
