@@ -55,7 +55,7 @@ def profiles_by_loops(activations, labels):
 
 
 def mean_silhouette_of_gbafs(distances, medoids, labels):
-    """The index of GB-AFS, by loops: b is the mean distance to the other medoids; points on their medoid do not count."""
+    """The index of GB-AFS, by loops: b is the mean distance to the other medoids; points on a medoid do not count."""
     values = []
     for point in range(len(distances)):
         own = medoids[labels[point]]

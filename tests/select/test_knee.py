@@ -18,7 +18,7 @@ def test_the_curve_of_figure_2_of_the_kneedle_paper():
 
 
 def test_the_gaussian_distribution_function_of_the_kneedle_paper():
-    # Its NoisyGaussian: N(50, 10) against ranks, with a knee at about 60. The true distribution function over its concave
+    # Its NoisyGaussian: N(50, 10) against ranks, with a knee at about 60. The true distribution function on its concave
     # half, up to the largest of about 100 samples, has its knee where the density equals the slope of the chord.
     x = np.linspace(50, 75, 501)
     y = stats.norm(50, 10).cdf(x)

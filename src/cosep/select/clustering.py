@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 _ROUNDING = 1e-10
 
 # In small layers a poor local optimum shows, and further starts cost nothing: up to so many channels, so many starts.
-_FEW_CHANNELS, _STARTS = 64, 4
+_FEW_CHANNELS, _STARTS = 64, 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,15 +40,22 @@ def check_degree(channels: int, degree: int) -> None:
         )
 
 
-def fit_curve(x: Sequence[float], y: Sequence[float], degree: int) -> tuple[float, ...]:
-    """The least-squares polynomial of a degree through the points (x, y), evaluated at every x."""
+def fit_curve(
+    x: Sequence[float], y: Sequence[float], degree: int, counts: Sequence[float] | None = None
+) -> tuple[float, ...]:
+    """The least-squares polynomial of a degree through the points (x, y), evaluated at every x.
+
+    `counts`, if given, say how many values each y is the mean of: a mean of few is noisier and counts for less.
+    """
     if len(x) < degree + 1:
         raise ConfigError(
             f"a polynomial of degree {degree} needs at least {degree + 1} points and there are {len(x)}. "
             f"Use a degree of at most {max(len(x) - 1, 0)}, or more candidates."
         )
     # `Polynomial.fit` maps x to [-1, 1] first: powers of k itself would be too ill-conditioned from degree 5 on.
-    fitted = Polynomial.fit(np.asarray(x, dtype=float), np.asarray(y, dtype=float), degree)(np.asarray(x, dtype=float))
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    # The weights multiply residuals, which are squared: the variance of a mean of n values goes with 1 / n.
+    fitted = Polynomial.fit(xs, ys, degree, w=None if counts is None else np.sqrt(counts))(xs)
     return tuple(float(value) for value in fitted)
 
 

@@ -49,7 +49,9 @@ def select(
         losses.append(clustering.loss)
         curve.append(mean_simplified_silhouette(clustering, config.silhouette))
 
-    fit = fit_curve(candidates, curve, config.degree)
+    # At k clusters, the silhouette is a mean over the channels that are not medoids themselves.
+    counts = [channels - k for k in candidates] if config.weighted_fit else None
+    fit = fit_curve(candidates, curve, config.degree, counts)
     knee = find_knee(candidates, fit, config.sensitivity)
     evidence = Selection(channels, (), knee.reason, None, candidates, tuple(curve), fit, tuple(losses))
     if knee.x is None:
