@@ -17,7 +17,7 @@ def test_the_loss_is_close_to_the_optimum_of_exhaustive_search(seed):
     distances = random_distances(10, 3, seed)
     for clustering in cluster_every_k(distances):
         best = reference.best_loss(distances, clustering.k)
-        assert best - 1e-9 <= clustering.loss <= 1.02 * best
+        assert best - 1e-9 <= clustering.loss <= 1.005 * best
 
 
 def test_well_separated_clusters_are_found_exactly():
@@ -42,7 +42,7 @@ def test_no_single_exchange_improves_any_k(seed, channels, dimensions, coarse):
         assert reference.improving_exchange(distances, clustering.medoids.tolist(), least) is None
 
 
-@pytest.mark.parametrize("channels", [40, 90])
+@pytest.mark.parametrize("channels", [40, 150])
 def test_losses_are_as_good_as_those_of_independent_random_starts(channels):
     import kmedoids
 

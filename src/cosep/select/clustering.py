@@ -14,8 +14,8 @@ Indices = NDArray[np.int64]
 # An exchange that lowers the loss by less than this share of it is rounding.
 _ROUNDING = 1e-10
 
-# In small layers a poor local optimum shows, and further starts cost nothing: up to so many channels, so many starts.
-_FEW_CHANNELS, _STARTS = 64, 2
+# In small layers a poor local optimum shows, and further starts cost little: so many divided by the channels.
+_STARTS = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
         found = None
         if _can_improve(matrix, near, second, owner, gain, touched):
             found = kmedoids.fasterpam(matrix, order, n_cpu=1)
-        for start in range(_STARTS if channels <= _FEW_CHANNELS else 0):
+        for start in range(_STARTS // channels):
             other = kmedoids.fasterpam(matrix, k, random_state=seed + start, n_cpu=1)
             if other.loss < (1 - _ROUNDING) * (near.sum() if found is None else found.loss):
                 found = other
