@@ -17,6 +17,7 @@ def test_the_paper_preset_is_the_published_protocol():
     paper = preset("paper")
     assert (paper.profile.metric, paper.profile.max_classes) == ("jm", 100)
     assert (paper.select.degree, paper.select.representative) == (2, "weighted")
+    assert (paper.select.sensitivity, paper.select.weighted_fit) == (1.0, False)
     assert (paper.surgery.compensate, paper.surgery.reestimate_batchnorm, paper.surgery.round_to) == (False, False, 1)
     recover = paper.recover
     assert (recover.schedule, recover.epochs, recover.share, recover.fixed_share) == ("per-layer", 2, 0.25, True)

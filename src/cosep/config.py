@@ -78,7 +78,8 @@ class SelectConfig:
         "mean", "b is the mean distance to the other medoids (GB-AFS), or to the nearest (the paper's equation)"
     )
     degree: int = setting(2, "of the polynomial fitted to the silhouette curve")
-    sensitivity: float = setting(1.0, "Kneedle's S")
+    weighted_fit: bool = setting(False, "let a k count as much in the fit as there are channels left to score at it")
+    sensitivity: float = setting(1.0, "Kneedle's S: how clear a knee must be; 0 takes the furthest point whatever")
     representative: Representative = setting("weighted", "the channel of a cluster that stays")
     seed: int = setting(0, "of everything random")
 
@@ -204,7 +205,9 @@ def preset(name: Preset = "default") -> PruneConfig:
     """`default`: what works best as far as we have measured. `paper`: the published protocol (its CIFAR settings)."""
     check_choice("preset", name, Preset)
     if name == "default":
-        return PruneConfig()
+        # The whole curve is there, so Kneedle need not guard against knees that later points would undo (S = 0); and the
+        # last points of the curve, means over a handful of channels, must not bend the fit.
+        return PruneConfig(select=SelectConfig(weighted_fit=True, sensitivity=0.0))
     return PruneConfig(
         surgery=SurgeryConfig(compensate=False, reestimate_batchnorm=False),
         recover=RecoverConfig(

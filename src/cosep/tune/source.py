@@ -41,7 +41,8 @@ def endless(
     epoch, position = divmod(skip, batches_a_pass)
     while True:
         number = 0 if fixed else epoch
-        torch.manual_seed(seed * 1_000_003 + number)
+        number += seed * 1_000_003
+        torch.manual_seed(number)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(number)
         given = 0
