@@ -39,6 +39,7 @@ from cosep.measure.modes import evaluating, logits_of
 from cosep.observe import check_moments, observe, observe_histograms
 from cosep.profile import separability_space
 from cosep.records import Compensation, Group, GroupPlan, Layout, Plan, Selection
+from cosep.reporting import draw_page, write_evidence
 from cosep.runs import opened, weights_digest
 from cosep.saving import is_saved, load, read_documents, save
 from cosep.select import balance, round_up, select, with_width
@@ -119,6 +120,7 @@ def prune(
             folder = stack.enter_context(opened(Path(run), description))
             if is_saved(folder.folder):
                 plan, report = read_documents(folder.folder)
+                draw_page(folder.folder)
                 return PruneResult(load(folder.folder, model), plan, report)
         original = fabric.to_device(copied(model))
         example = fabric.to_device(_first_input(calibration) if example_input is None else example_input)[:1]
@@ -238,11 +240,9 @@ def _selected(job: Job, state: State, group: Group) -> Selection:
             )
     with job.stage("profile", group.name):
         columns = [(p, column) for p in group.producers for column in output_columns(group, p, state.layout)]
-        space = separability_space(
-            [moments[p].of_channels(column) for p, column in columns],
-            job.config.profile,
-            histograms=[histograms[p].of_channels(column) for p, column in columns] if histograms else None,
-        )
+        parts = [moments[p].of_channels(column) for p, column in columns]
+        binned = [histograms[p].of_channels(column) for p, column in columns] if histograms else None
+        space = separability_space(parts, job.config.profile, histograms=binned)
     with job.stage("select", group.name):
         weights = channel_norms(state.model, group, state.layout)
         selection = select(space, weights=weights, config=job.config.select)
@@ -250,6 +250,9 @@ def _selected(job: Job, state: State, group: Group) -> Selection:
             selection = with_width(selection, space, job.widths[group.name], weights=weights, config=job.config.select)
         selection = round_up(selection, math.lcm(job.config.surgery.round_to, group.blocks), weights)
         selection = balance(selection, group.blocks, weights)
+    if job.run:
+        with job.stage("record", group.name):
+            write_evidence(job.run.folder, len(state.plans), group.name, parts, binned, space, weights, selection)
     return job.fabric.broadcast(selection)
 
 
@@ -398,6 +401,7 @@ def _finished(job: Job, state: State, model: nn.Module, evaluate: Batches | None
     if job.run:
         # A run that was killed while it saved may have left a part of the same artifact.
         save(job.run.folder, result.model, plan, report, overwrite=True)
+        draw_page(job.run.folder)
         job.run.log("finished", seconds=report["seconds"])
         job.run.drop_checkpoint()
     job.fabric.barrier()

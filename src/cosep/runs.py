@@ -3,6 +3,7 @@
 config.toml              every setting, and what the run is of
 log.jsonl                what happened, a line each
 checkpoint.safetensors   the network and the position after the last finished step; one file, so never half new
+evidence/, report.html   what was seen of each group, and the page that shows it (see `cosep.reporting`)
 model.safetensors, plan.json, report.json, manifest.json   the result (see `cosep.saving`)
 """
 

@@ -26,6 +26,7 @@ WORDS = {
     "observe": "observing",
     "profile": "comparing channels",
     "select": "selecting",
+    "record": "recording",
     "compensate": "compensating",
     "cut": "cutting",
     "batchnorm": "re-estimating BatchNorm",
