@@ -105,7 +105,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypa
 
 
 def test_a_description_survives_the_way_through_toml(tmp_path):
-    tricky = {"seed": 3, "about": {"name": 'quote " and \\ and ü', "list": [1, 2], "share": 0.25, "on": True}}
+    tricky = {"seed": 3, "about": {"name": 'quote " and \\ and ü', "list": [1, 2], "share": 0.25, "on": True, "a.b": 1}}
     (tmp_path / "config.toml").write_text(to_toml(tricky), encoding="utf-8")
     assert read_description(tmp_path) == tricky
 

@@ -205,8 +205,8 @@ def preset(name: Preset = "default") -> PruneConfig:
     """`default`: what works best as far as we have measured. `paper`: the published protocol (its CIFAR settings)."""
     check_choice("preset", name, Preset)
     if name == "default":
-        # The whole curve is there, so Kneedle need not guard against knees that later points would undo (S = 0); and the
-        # last points of the curve, means over a handful of channels, must not bend the fit.
+        # The whole curve is there, so Kneedle need not guard against knees that later points would undo (S = 0); and
+        # the last points of the curve, means over a handful of channels, must not bend the fit.
         return PruneConfig(select=SelectConfig(weighted_fit=True, sensitivity=0.0))
     return PruneConfig(
         surgery=SurgeryConfig(compensate=False, reestimate_batchnorm=False),

@@ -88,6 +88,7 @@ def prune(
     callbacks: Callbacks | None = None,
     recovery: Recover | None = None,
     choose: Choose | None = None,
+    widths: Mapping[str, int] | None = None,
 ) -> PruneResult:
     """A smaller network from a trained one; the caller's model is left as it is.
 
@@ -96,6 +97,7 @@ def prune(
     run: a folder to work in; the same call goes on there where it was stopped. about: facts to keep in its config.toml,
     such as the names of the model and the data. recovery: your own, called with the network and a number of updates.
     choose: your own choice of channels, called with the network as it is, a group and the cuts so far.
+    widths: how many channels of a group to keep, where that is not to be found from the group itself.
     """
     config = config or preset()
     callbacks = callbacks or Callbacks()
@@ -117,6 +119,7 @@ def prune(
         folder = None
         if run is not None and fabric.is_global_zero:
             description = {"about": {**(about or {}), "weights_sha256": weights_digest(model)}, **settings(config)}
+            description |= {"widths": dict(widths)} if widths else {}
             folder = stack.enter_context(opened(Path(run), description))
             if is_saved(folder.folder):
                 plan, report = read_documents(folder.folder)
@@ -145,6 +148,7 @@ def prune(
             choose=choose,
             run=folder,
             clock=Clock(),
+            widths=_checked_widths(widths or {}, groups),
         )
         job, state, progress = _started(job)
         if callbacks.on_start:
@@ -246,7 +250,7 @@ def _selected(job: Job, state: State, group: Group) -> Selection:
     with job.stage("select", group.name):
         weights = channel_norms(state.model, group, state.layout)
         selection = select(space, weights=weights, config=job.config.select)
-        if group.name in job.widths and selection.k is not None:
+        if group.name in job.widths:
             selection = with_width(selection, space, job.widths[group.name], weights=weights, config=job.config.select)
         selection = round_up(selection, math.lcm(job.config.surgery.round_to, group.blocks), weights)
         selection = balance(selection, group.blocks, weights)
@@ -283,6 +287,7 @@ def _recovered(job: Job, state: State, progress: Progress | None) -> State:
                 on_update=_telling(job),
             )
             entry = {"updates": done.updates, "outcome": done.outcome, "losses": _thinned(done.losses)}
+    same_weights_everywhere(state.model, job.fabric)  # BatchNorm's buffers follow each process's own batches
     if final:
         return replace(state, waiting=False, final={**entry, "accuracy": _held_out_accuracy(job, state.model)})
     entries = (*state.entries[:-1], {**state.entries[-1], "recovery": entry})
@@ -324,7 +329,9 @@ def _started(job: Job) -> tuple[Job, State, Progress | None]:
         before["holdout_accuracy"] = _held_out_accuracy(job, job.original)
     job = replace(job, before=before)
     fits = _limited_widths(job)
-    job = replace(job, widths=fits[-1].widths if fits else {}, limit_notes=tuple(fit.note for fit in fits))
+    job = replace(
+        job, widths={**(fits[-1].widths if fits else {}), **job.widths}, limit_notes=tuple(fit.note for fit in fits)
+    )
     state = State(copied(job.original))
     _keep(job, state)
     return job, state, None
@@ -465,6 +472,17 @@ def _chosen(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, 
             + '. `cosep.find_groups` lists them all; the scope "all" admits those tied by additions.'
         )
     return chosen, others
+
+
+def _checked_widths(widths: Mapping[str, int], groups: Iterable[Group]) -> dict[str, int]:
+    """The caller's widths, each of a group that is there and within it."""
+    known = {group.name: group.width for group in groups}
+    for name, width in widths.items():
+        if name not in known:
+            raise ConfigError(f"widths names {name!r}, which is no prunable group; there are {', '.join(known)}.")
+        if not 1 <= width <= known[name]:
+            raise ConfigError(f"widths asks for {width} channels of {name}, which has {known[name]}.")
+    return dict(widths)
 
 
 def _budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:

@@ -174,11 +174,16 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def to_toml(document: Mapping[str, Any]) -> str:
     """A flat or two-level document of plain values as TOML; JSON's strings, numbers and lists are TOML's too."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in document.items() if not isinstance(value, Mapping)]
+    lines = [_line(key, value) for key, value in document.items() if not isinstance(value, Mapping)]
     for section, values in document.items():
         if isinstance(values, Mapping):
-            lines += ["", f"[{section}]"] + [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+            lines += ["", f"[{section}]", *(_line(key, value) for key, value in values.items())]
     return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any) -> str:
+    bare = key.replace("_", "").replace("-", "").isalnum() and key.isascii()
+    return f"{key if bare else json.dumps(key)} = {json.dumps(value)}"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -1,0 +1,40 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_model
+
+import cosep
+from cosep.data import load_data
+from cosep.saving import read_documents
+from tests.pipeline import two_processes
+
+SCRIPT = Path(two_processes.__file__)
+
+
+def test_two_processes_find_the_statistics_and_the_plan_of_one(base, tmp_path):
+    weights = tmp_path / "base.safetensors"
+    save_model(base, str(weights))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run([*command, SCRIPT, weights, tmp_path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = load_file(tmp_path / "found.safetensors")
+
+    data = load_data("digits", batch_size=64, eval_batch_size=100)
+    alone = cosep.observe(base, data.calibration, two_processes.LAYERS, classes=10)
+    for name, moments in alone.items():
+        for part in ("mean", "scatter"):
+            torch.testing.assert_close(found[f"{name}/{part}"], getattr(moments, part), rtol=1e-12, atol=1e-12)
+    result = cosep.prune(
+        base, data.calibration, None, config=two_processes.settings(), train=data.train, holdout=data.holdout
+    )
+    plan, report = read_documents(tmp_path / "run")
+    assert [g.kept for g in plan.groups] == [g.kept for g in result.plan.groups]
+    assert plan.layout == result.plan.layout
+    assert report["recovery"]["updates"] == result.report["recovery"]["updates"]
+    # Both processes ended with the same weights: their updates were shared.
+    assert len(set(found["digests"].flatten().tolist())) == 1
+    # A batch split over two processes gives the same loss as the whole, but for BatchNorm's statistics of each half.
+    assert report["recovery"]["losses"][0] == pytest.approx(result.report["recovery"]["losses"][0], rel=0.2)

@@ -1,0 +1,49 @@
+"""Run by torchrun: prune digits on several processes; the first one writes what it found.
+
+torchrun --nproc_per_node 2 two_processes.py WEIGHTS FOLDER
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+import cosep
+from cosep.data import load_data
+from cosep.fabric import batches_of_rank, launched, merged_over_ranks
+from cosep.runs import weights_digest
+
+LAYERS = ("layer1.0.conv1", "layer3.0.conv1")
+
+
+def settings():
+    changes = {
+        "observe": {"images": 500},
+        "surgery": {"images": 200},
+        "recover": {"share": 0.25, "epochs": 1.0},
+        "device": {"accelerator": "cpu"},
+    }
+    return cosep.replace_settings(cosep.preset(), changes)
+
+
+def main(weights, folder):
+    torch.set_num_threads(1)
+    folder = Path(folder)
+    data = load_data("digits", batch_size=64, eval_batch_size=100)
+    model = cosep.load_model("digits_cnn", weights=weights, classes=10)
+    config = settings()
+    fabric = launched(config.device)
+    batches = batches_of_rank(data.calibration, fabric)
+    moments = merged_over_ranks(cosep.observe(model, batches, LAYERS, classes=10, partial=True), fabric)
+    result = cosep.prune(
+        model, data.calibration, None, config=config, train=data.train, holdout=data.holdout, run=folder / "run"
+    )
+    digests = fabric.all_gather(torch.tensor([int(weights_digest(result.model)[:12], 16)]))
+    if fabric.is_global_zero:
+        tensors = {f"{name}/{part}": getattr(m, part) for name, m in moments.items() for part in ("mean", "scatter")}
+        save_file({k: t.contiguous() for k, t in tensors.items()} | {"digests": digests}, folder / "found.safetensors")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
