@@ -2,7 +2,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_model
 
@@ -36,5 +35,3 @@ def test_two_processes_find_the_statistics_and_the_plan_of_one(base, tmp_path):
     assert report["recovery"]["updates"] == result.report["recovery"]["updates"]
     # Both processes ended with the same weights: their updates were shared.
     assert len(set(found["digests"].flatten().tolist())) == 1
-    # A batch split over two processes gives the same loss as the whole, but for BatchNorm's statistics of each half.
-    assert report["recovery"]["losses"][0] == pytest.approx(result.report["recovery"]["losses"][0], rel=0.2)
