@@ -173,6 +173,8 @@ def _resolve(
     before, after = (sum(s.before for s in solutions) / scale, sum(s.after for s in solutions) / scale)
     if not math.isfinite(before + after):
         return Compensation(tap.consumer, False, "the calibration activations are not finite", before, after)
+    if not before:
+        return Compensation(tap.consumer, False, "plain cutting loses nothing", before, before)
     if after >= before:
         reason = "it would not come closer to the former output than plain cutting"
         return Compensation(tap.consumer, False, reason, before, before)
