@@ -10,8 +10,8 @@ def shaken(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
-            if tensor.is_floating_point():
-                tensor.add_(0.3 * torch.rand(tensor.shape, generator=generator))
+            if tensor.is_floating_point() and sum(size > 1 for size in tensor.shape) == 1:
+                tensor.add_(0.3 * (torch.rand(tensor.shape, generator=generator) - 0.5))
     return model.eval()
 
 
@@ -92,7 +92,7 @@ class Inverted(Net):
 
     def forward(self, x):
         x = F.relu6(self.bn(self.deep(self.expand(x))))
-        gate = F.hardsigmoid(self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
+        gate = F.hardsigmoid(self.excite(F.silu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
         return self.f(self.project(x * gate).mean((2, 3)))
 
 
@@ -221,9 +221,7 @@ class Signal(Net):
     shape = (2, 16)
 
     def __init__(self):
-        super().__init__(
-            a=nn.Conv1d(2, 6, 3), n=nn.BatchNorm1d(6), b=nn.Conv1d(6, 4, 3, dilation=2), f=nn.Linear(4, 3)
-        )
+        super().__init__(a=nn.Conv1d(2, 6, 3), n=nn.BatchNorm1d(6), b=nn.Conv1d(6, 4, 3, dilation=2), f=nn.Linear(4, 3))
 
     def forward(self, x):
         return self.f(self.b(F.max_pool1d(F.relu(self.n(self.a(x))), 2)).mean(2))

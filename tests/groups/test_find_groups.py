@@ -108,6 +108,12 @@ def test_a_shuffle_is_followed_to_the_place_where_each_channel_lands():
     assert positions(group)["b", "in"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
+def test_layers_that_share_a_weight_are_one_group_of_scope_all():
+    group = groups_of(nets.Tied)["a"]
+    assert (group.scope, group.why_not) == ("all", "tied by weights that layers share")
+    assert group.producers == ("a", "b", "c")
+
+
 def test_bare_parameters_are_part_of_a_group():
     groups = groups_of(nets.Scaled)
     assert ("gamma", "out") in positions(groups["a"])
@@ -217,7 +223,7 @@ class _Returns(nn.Module):
 
 @pytest.mark.parametrize("wrap", [lambda y: (y, y), lambda y: {"logits": y}])
 def test_a_model_that_returns_more_than_logits_is_told_to_be_wrapped(wrap):
-    with pytest.raises(TraceError, match="a tensor of logits is needed. Wrap it in a module"):
+    with pytest.raises(TraceError, match=r"a tensor of logits is needed. Wrap it in a module"):
         find_groups(_Returns(wrap), torch.randn(1, 4))
 
 
@@ -248,5 +254,5 @@ def test_wrappers_and_models_without_values_are_refused_with_the_way_out():
         find_groups(nn.LazyLinear(3), x)
     with pytest.raises(TraceError, match="a tensor with a batch axis"):
         find_groups(nn.Linear(4, 3), torch.randn(4))
-    with pytest.raises(TraceError, match="an nn.Module is needed"):
+    with pytest.raises(TraceError, match=r"an nn.Module is needed"):
         find_groups(lambda x: x, x)

@@ -153,11 +153,8 @@ def _tie_shared_parameters(flow: Flow) -> None:
             for side in ("out", "in"):
                 keys: list[SideKey] = [(a, side), (b, side)]
                 if a != b and any(k in flow.sides for k in keys) and type(flow.modules[a]) is type(flow.modules[b]):
-                    flow.labels.merge(flow.side(keys[0]), flow.side(keys[1]), "shares its weights")
-    shared = Counter(id(m) for _, m in flow.model.named_modules(remove_duplicate=False))
-    for name, module in flow.modules.items():
-        if shared[id(module)] > 1 and flow.calls[name] < 2:
-            flow.calls[name] = max(1, flow.calls[name])
+                    flow.labels.merge(flow.side(keys[0]), flow.side(keys[1]), "shares its weights with constants")
+                    flow.labels.note(flow.side(keys[0]), "shared")
 
 
 def _produces(flow: Flow, key: SideKey) -> bool:
@@ -208,6 +205,8 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
         main = [p for p in producers[1:] if flow.places.get(p, 1) > 1 or widest == 1]
         named = ", ".join(main[:3]) + (f" and {len(main) - 3} more" if len(main) > 3 else "")
         return replace(group, scope="all", why_not=f"tied by an addition{f' with {named}' if named else ''}")
+    if "shared" in notes:
+        return replace(group, scope="all", why_not="tied by weights that layers share")
     if "parts" in notes:
         return replace(group, scope="all", why_not="tied by a split or a shuffle: equal parts must stay equal")
     return group

@@ -144,6 +144,10 @@ class _Tracer(TorchDispatchMode):
         self.stack: list[str] = []
         self.deadline = deadline
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its whole compiler, for seconds, at the first operation
+
     # -- where we are
 
     @property

@@ -23,9 +23,9 @@ def cut_group(
 ) -> tuple[nn.Module, Layout]:
     """A new model without the group's other channels, and its layout; other groups may have been cut already.
 
-    With `share` the tensors that are not cut are the given model's own: for steps on the way to a model of one's own.
+    With `share` whatever is not cut is the given model's own: for steps on the way to a model of one's own.
     """
-    surgeon = _Surgeon(copied(model, share=share))
+    surgeon = _Surgeon(_shared_copy(model, group) if share else copied(model))
     after: dict[SideKey, tuple[int, ...]] = dict(layout)
     for key, alive in layout_of(model, group, kept, layout).items():
         before = layout.get(key, range(surgeon.size(key)))
@@ -85,10 +85,29 @@ def cut(model: nn.Module, plan: Plan, groups: Iterable[Group] | None = None) -> 
     return copied(model) if not layout else model
 
 
-def copied(model: nn.Module, *, share: bool = False) -> nn.Module:
-    """A copy, of the modules only if it shares tensors; without gradients, which belong to the caller's training."""
-    if share:
-        return copy.deepcopy(model, {id(t): t for t in [*model.parameters(), *model.buffers()]})
+def _shared_copy(model: nn.Module, group: Group) -> nn.Module:
+    """A copy of the modules that a group's cut changes and of those around them; all else is shared."""
+    names = dict(model.named_modules(remove_duplicate=False))
+    touched = [names.get(s.module) or names[s.module.rpartition(".")[0]] for s in group.slices]
+    held = {id(t) for module in touched for t in _own(module)}
+    changed = {id(module) for module in touched} | {id(m) for m in names.values() if held & {id(t) for t in _own(m)}}
+    around: set[int] = set()
+    for name, module in names.items():
+        if id(module) in changed:
+            parts = name.split(".") if name else []
+            around.update(id(names[".".join(parts[:i])]) for i in range(len(parts) + 1))
+    memo: dict[int, Any] = {id(m): m for m in names.values() if id(m) not in around}
+    memo.update((id(t), t) for t in [*model.parameters(), *model.buffers()])
+    return copy.deepcopy(model, memo)
+
+
+def _own(module: nn.Module) -> list[Tensor]:
+    """The parameters and buffers of a module itself."""
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy without gradients: theirs would be of another shape, and belong to the caller's training."""
     gradients = {p: p.grad for p in model.parameters() if p.grad is not None}
     try:
         for parameter in gradients:

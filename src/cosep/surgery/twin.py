@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,11 +106,11 @@ def check_cut(
     worst, where = _difference(expected, found), "the model's output"
     for name, value in expected_inner.items():
         difference = _difference(value, found_inner[name]) if name in found_inner else float("inf")
-        if not difference <= worst:
+        if math.isnan(difference) or difference > worst:  # never true again once it is NaN: that is the answer
             worst, where = difference, name
     if worst <= tolerance:
         return TwinCheck(True, worst, tolerance)
-    if worst != worst:
+    if math.isnan(worst):
         return TwinCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
     return TwinCheck(False, worst, tolerance, f"differs from its masked twin by {worst:.2g} at {where}")
 
@@ -142,7 +143,7 @@ def _run(
             rows = keep.get((name, "out")) if masked else None
             target = modules[name] if masked else cut_modules[name]
             handles.append(target.register_forward_hook(_collecting(inner, name, target, rows)))
-        output = functional_call(model, tensors, (noise,)) if tensors else model(noise)
+        output = functional_call(model, tensors, (noise,), tie_weights=False) if tensors else model(noise)
     finally:
         for handle in handles:
             handle.remove()
@@ -196,14 +197,30 @@ def _selecting(name: str, cut: nn.Module, keep: dict[tuple[str, Side], Tensor]) 
         into = keep.get((name, "out" if norm else "in"))
         axis = _channel_axis(module)
         seen = x if into is None else x.index_select(axis, into.to(x.device))
-        made = cut(seen)
         rows = keep.get((name, "out"))
+        # Its tensors are taken from the former layer, not from the cut one: a wrong slice must not be its own witness.
+        made = functional_call(cut, _sliced(module, None if norm else into, rows), (seen,))
         if rows is None:
             return made
         full = torch.zeros_like(output)
         return full.index_copy_(axis, rows.to(x.device), made.to(full.dtype))
 
     return hook
+
+
+def _sliced(module: nn.Module, into: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
+    """A layer's parameters for kept inputs and outputs, written out plainly; {} for grouped ones, which are not."""
+    if getattr(module, "groups", 1) != 1 or getattr(module, "transposed", False):
+        return {}
+    tensors = {}
+    for name, parameter in module.named_parameters(recurse=False):
+        value = parameter.detach()
+        if rows is not None:
+            value = value.index_select(0, rows.to(value.device))
+        if into is not None and name == "weight":
+            value = value.index_select(1, into.to(value.device))
+        tensors[name] = value
+    return tensors
 
 
 def _collecting(inner: dict[str, Tensor], name: str, module: nn.Module, rows: Tensor | None) -> Callable[..., None]:

@@ -1,0 +1,262 @@
+"""Prune half of every interior group of every torchvision classifier and of CNNs across timm's families.
+
+    python benchmarks/breadth.py --results results/ [--only REGEX] [--onnx] [--size 128] [--time-limit 900]
+    python benchmarks/breadth.py --results results/ --table docs/supported-models.md
+
+Weights are random, and biases, norms and their statistics are shaken so that no two channels are alike. One process and
+one JSON file a model: a crash is a row, not the end, and a second start goes on where the first one stopped. Prints a
+line a model and, at the end, the share of CNNs that were pruned with every cut proven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+TRANSFORMERS = ("vit_", "swin_", "maxvit")
+TIMM = """
+resnet26d seresnet50 ecaresnet26t resnetv2_50 resnet50_gn resnetblur50 resnest14d res2net50_26w_4s
+skresnet18 seresnext26ts gcresnext26ts regnetx_002 regnety_002 regnetz_b16 dpn48b densenet121 dla34
+hrnet_w18_small inception_v4 legacy_xception efficientnet_lite0 tf_efficientnetv2_b0 mixnet_s
+mobilenetv3_small_100 mobilenetv4_conv_small mnasnet_small fbnetc_100 ghostnet_100 hardcorenas_a
+lcnet_050 rexnet_100 convnext_atto convnextv2_atto eca_nfnet_l0 nf_regnet_b1 cspresnet50 darknet53
+ese_vovnet19b_dw selecsls42 vgg11_bn repvgg_a0 mobileone_s0 starnet_s1 fasternet_t0 hgnetv2_b0
+inception_next_atto gernet_s tresnet_m
+"""
+
+
+def model_specs() -> list[str]:
+    """Every classifier of torchvision's registry, then the chosen ones of timm's."""
+    from cosep.errors import ModelError
+    from cosep.outside import import_extra
+
+    torchvision = import_extra("torchvision", ModelError)
+    names = torchvision.models.list_models(module=torchvision.models)
+    return [f"torchvision:{n}" for n in names] + [f"timm:{n}" for n in TIMM.split()]
+
+
+def is_transformer(spec: str) -> bool:
+    return spec.partition(":")[2].startswith(TRANSFORMERS)
+
+
+def shaken(model):
+    """The model with its vectors (biases, norms, statistics, scales) moved apart, so that a wrong slice shows."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for _, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if tensor.is_floating_point() and sum(s > 1 for s in tensor.shape) == 1:
+                tensor.add_(0.3 * (torch.rand(tensor.shape, generator=generator) - 0.5))
+    return model.eval()
+
+
+def half(group, generator) -> list[int]:
+    """A random half of a group's channels, rounded up, equally many in each block."""
+    import torch
+
+    size = group.width // group.blocks
+    return sorted(
+        block * size + c
+        for block in range(group.blocks)
+        for c in torch.randperm(size, generator=generator)[: (size + 1) // 2].tolist()
+    )
+
+
+def examine(spec: str, size: int, onnx: bool) -> dict:
+    """Everything about one model, as a row of the table."""
+    import torch
+
+    from cosep.groups import find_groups, groups_in_scope
+    from cosep.measure import macs, parameters
+    from cosep.records import GroupPlan
+    from cosep.surgery import cut_all_checked, plan_for
+    from cosep.zoo import load_model
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    model = shaken(load_model(spec))
+    example = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    start = time.perf_counter()
+    groups = find_groups(model, example, time_limit=300)
+    found = time.perf_counter()
+    interior = groups_in_scope(groups)
+    generator = torch.Generator().manual_seed(2)
+    chosen = [(group, half(group, generator)) for group in interior]
+    small, _, checks = cut_all_checked(model, chosen, example)
+    cut = time.perf_counter()
+    done = [GroupPlan(g.name, g.width, tuple(kept), "half") for g, kept in chosen if checks[g.name].equal]
+    plan = plan_for(model, groups, done)
+    row = {
+        "model": spec,
+        "size": size,
+        "groups": len(groups),
+        "all": sum(g.scope == "all" for g in groups),
+        "interior": len(interior),
+        "cut": len(done),
+        "skipped": Counter(_general(g.why_not) for g in groups if g.scope is None).most_common(),
+        "taken_back": {name: c.reason for name, c in checks.items() if not c.equal},
+        "worst": max((c.max_difference for c in checks.values() if c.equal), default=0.0),
+        "macs": [macs(model, example), macs(small, example)],
+        "parameters": [parameters(model), parameters(small)],
+        "seconds": [round(found - start, 1), round(cut - found, 1)],
+    }
+    row["saved"] = saves(spec, small, plan, example)
+    if onnx:
+        row["onnx"] = exports(small, example)
+    return row
+
+
+def _general(reason: str) -> str:
+    """A reason without the names of layers, for counting."""
+    reason = re.sub(r" in [\w.]+$|\(([\w ]+) in [\w.]+\)", lambda m: f"({m[1]})" if m[1] else "", reason)
+    return re.sub(r"\b[\w]+\.[\w.]+\b", "…", reason)
+
+
+def saves(spec: str, small, plan, example) -> str:
+    """Whether the cut model comes back from disk computing the same bits."""
+    import torch
+
+    from cosep.saving import load, save
+    from cosep.zoo import load_model
+
+    try:
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            save(f"{folder}/run", small, plan)
+            again = load(f"{folder}/run", load_model(spec).eval())
+            return "yes" if torch.equal(again(example), small(example)) else "differs"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def exports(small, example) -> str:
+    """Whether the cut model exports to ONNX and computes the same there."""
+    from cosep.artifact.export import export_onnx
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            check = export_onnx(small, f"{folder}/model.onnx", example)
+            return f"{check.max_difference / max(check.max_output, 1e-30):.0e}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    for spec in model_specs():
+        path = arguments.results / (spec.replace(":", "_") + ".json")
+        if not re.search(arguments.only, spec) or is_transformer(spec):
+            continue
+        if path.exists() and (not arguments.onnx or "onnx" in json.loads(path.read_text())):
+            continue
+        command = [sys.executable, __file__, "--one", spec, "--size", str(arguments.size)]
+        if arguments.onnx:
+            command.append("--onnx")
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.time_limit, check=False)
+            lines = done.stdout.strip().splitlines()
+            if done.returncode == 0 and lines:
+                row = json.loads(lines[-1])
+            else:
+                row = {
+                    "model": spec,
+                    "error": (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300],
+                }
+        except subprocess.TimeoutExpired:
+            row = {"model": spec, "error": f"not finished in {arguments.time_limit} s"}
+        path.write_text(json.dumps(row, indent=1))
+        print(describe(row), flush=True)
+
+
+def describe(row: dict) -> str:
+    if "error" in row:
+        return f"{row['model']:40s} ERROR {row['error']}"
+    ratio = row["macs"][1] / row["macs"][0]
+    return (
+        f"{row['model']:40s} groups {row['groups']:3d}  cut {row['cut']:3d} of {row['interior']:3d}  "
+        f"MACs x{ratio:.2f}  twin {row['worst']:.0e}  saved {row['saved']}  onnx {row.get('onnx', '-')}  "
+        f"{sum(row['seconds']):.0f} s"
+    )
+
+
+def is_fine(row: dict) -> bool:
+    """Pruned, every cut proven, and back from disk bit by bit."""
+    return "error" not in row and row["cut"] > 0 and row["cut"] == row["interior"] and row["saved"] == "yes"
+
+
+def summary(rows: list[dict], family: str) -> str:
+    of = [r for r in rows if r["model"].startswith(family)]
+    fine = sum(is_fine(r) for r in of)
+    crashed = sum("error" in r for r in of)
+    share = 100 * fine / max(1, len(of))
+    return (
+        f"{family}: {fine} of {len(of)} CNNs ({share:.0f} %) pruned, proven and reloaded; {crashed} ended in an error."
+    )
+
+
+def table(rows: list[dict], not_yet: list[str]) -> str:
+    lines = [
+        "# Supported models",
+        "",
+        "What happened when half of the channels of every interior group was removed from models with random weights",
+        "(`benchmarks/breadth.py` makes this page; inputs of the size given). *Twin* is the largest difference between",
+        "a cut model and its masked twin, relative to the largest value; a cut whose twin differs is taken back.",
+        "*Saved*: written, read back from the constructor, and the same bits. *Tied* groups belong to scope `all`.",
+        "",
+        *[f"- {summary(rows, family)}" for family in ("torchvision", "timm")],
+        "",
+        "| model | input | groups | interior | cut | tied | not prunable, and why | MACs left | twin | saved | ONNX |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "error" in row:
+            lines.append(f"| {row['model']} | | | | | | error: {row['error']} | | | | |")
+            continue
+        why = "; ".join(f"{n} × {reason}" for reason, n in row["skipped"])
+        if row["taken_back"]:
+            reasons = Counter(_general(r)[:90] for r in row["taken_back"].values()).most_common(2)
+            why += "; taken back: " + "; ".join(f"{n} × {r}" for r, n in reasons)
+        left = f"{100 * row['macs'][1] / row['macs'][0]:.0f} %"
+        cells = [row["model"], row["size"], row["groups"], row["interior"], row["cut"], row["all"], why, left]
+        cells += [f"{row['worst']:.0e}", row["saved"], row.get("onnx", "–")]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "Not yet (transformers): " + ", ".join(not_yet) + ".", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--onnx", action="store_true")
+    parser.add_argument("--time-limit", type=int, default=900)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(examine(arguments.one, arguments.size, arguments.onnx)))
+        return
+    if arguments.results is None:
+        parser.error("--results is needed")
+    if arguments.table is None:
+        run_all(arguments)
+    specs = model_specs()
+    paths = [arguments.results / (spec.replace(":", "_") + ".json") for spec in specs]
+    rows = [json.loads(p.read_text()) for p in paths if p.exists()]
+    if arguments.table is not None:
+        arguments.table.write_text(table(rows, [s for s in specs if is_transformer(s)]))
+    for family in ("torchvision", "timm"):
+        print(summary(rows, family))
+
+
+if __name__ == "__main__":
+    main()
