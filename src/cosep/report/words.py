@@ -1,0 +1,127 @@
+"""Why a group was cut as it was, in sentences; and numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from cosep.records import GroupPlan
+
+WHOLE = {
+    "no knee": "The fitted curve has no knee: no width stands out, so the group was kept whole.",
+    "flat curve": "The silhouette is the same for every number of clusters: no width stands out, so the group was kept "
+    "whole.",
+    "knee at the edge": "The only knee is at the edge of the range, where it says nothing about the group: it was kept "
+    "whole.",
+    "too few channels": "The group has too few channels to be clustered: it was kept whole.",
+}
+STAYS = {
+    "weighted": "the one whose filter has the largest norm",
+    "medoid": "its medoid",
+    "random": "one drawn at random",
+}
+
+
+def reason_in_words(plan: GroupPlan, entry: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Sentences that say which rule chose the width of a group and what was done about it."""
+    chosen, kept, width = plan.selection, len(plan.kept), plan.width
+    said: list[str] = []
+    select = settings.get("select", {})
+    whole = WHOLE.get(plan.reason.removesuffix(": kept whole"))
+    stays = STAYS.get(select.get("representative", ""), "one channel")
+    if whole:
+        said.append(whole)
+    elif plan.reason == "knee" and chosen and chosen.k is not None:
+        said.append(
+            f"The knee of the fitted silhouette curve is at k = {chosen.k}: up to there each further cluster makes the "
+            f"channels' profiles clearly better separated, beyond it hardly."
+        )
+        said.append(f"Of each of the {chosen.k} clusters one channel stays, {stays}.")
+        if select.get("degree") == 2 and _rises(chosen.fit):
+            said.append(
+                f"With degree 2 and a fit that rises all the way, the knee is always in the middle of the range, near "
+                f"half of the {width} channels: here the degree set the width as much as the group did."
+            )
+    elif plan.reason == "width given":
+        said.append(f"The width was given, by a limit or by the caller. Of each cluster one channel stays, {stays}.")
+    else:
+        said.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}.")
+    notes = list(entry.get("notes", ())) or list(chosen.notes if chosen else ())
+    said += [f"{note[:1].upper()}{note[1:]}." for note in notes]
+    if chosen and len(chosen.kept) != kept and kept == width:
+        said.append(f"The curve and the clusters below led to {len(chosen.kept)} channels, which were not kept to.")
+    for repair in entry.get("compensation", ()):
+        said.append(_repair_in_words(repair))
+    return said
+
+
+def _rises(fit: tuple[float, ...]) -> bool:
+    return len(fit) > 1 and all(b >= a for a, b in pairwise(fit))
+
+
+def _repair_in_words(repair: Mapping[str, Any]) -> str:
+    before, after = (finite(repair.get(key)) for key in ("error_before", "error_after"))
+    if not repair.get("applied") or before is None or after is None:
+        return f"The weights of {repair['consumer']} were only cut: {repair['reason']}."
+    return (
+        f"The weights of {repair['consumer']} were solved again for the channels that stay: the error of its output on "
+        f"images set aside fell from {percent(before)} to {percent(after)} of its variance."
+    )
+
+
+def finite(value: Any) -> float | None:
+    """A number, or None for anything that is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """0.123 -> "12.3 %"."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def points(difference: float) -> str:
+    """A difference of two shares: -0.0123 -> "−1.23 points"."""
+    value = round(100 * difference, 2)
+    sign = "+" if value > 0 else "−" if value < 0 else "±"
+    return f"{sign}{abs(value):.2f} points"
+
+
+def change(share: float) -> str:
+    """What is left of something, as its change: 0.69 -> "−31.0 %"."""
+    value = round(100 * (share - 1), 1)
+    sign = "+" if value > 0 else "−" if value < 0 else "±"
+    return f"{sign}{abs(value):.1f} %"
+
+
+def count(value: float) -> str:
+    """A large number: 1641088 -> "1.64 M"."""
+    return _scaled(value, ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")), f"{value:g}")
+
+
+def size(value: float) -> str:
+    """A number of bytes: 414176 -> "414.18 kB"."""
+    return _scaled(value, ((1e9, " GB"), (1e6, " MB"), (1e3, " kB")), f"{value:g} bytes")
+
+
+def duration(seconds: float) -> str:
+    """Seconds: 75 -> "1 min 15 s"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...], small: str) -> str:
+    for least, unit in units:
+        if value >= least:
+            return f"{value / least:.2f}{unit}"
+    return small
