@@ -6,6 +6,7 @@ from cosep.config import (
     RecoverConfig,
     SelectConfig,
     amount,
+    paper_recovery,
     preset,
     replace_settings,
     settings,
@@ -70,3 +71,25 @@ def test_settings_check_themselves(make, message):
 def test_a_limit_is_a_share_of_the_whole_or_a_number():
     assert amount("x", "50%", 80) == 40
     assert amount("x", "2e3", 80) == 2000
+
+
+def test_the_papers_recovery_settings_are_those_of_its_table():
+    published = {  # model, data: lr, weight decay, nesterov, epochs
+        ("resnet56", "cifar10:d"): (0.01, 1e-4, False, 2),
+        ("vgg16", "cifar10:d"): (0.01, 5e-4, True, 2),
+        ("mobilenetv2", "cifar10:d"): (0.01, 5e-4, False, 2),
+        ("vgg19", "cifar100:d"): (0.01, 5e-4, True, 2),
+        ("densenet40", "cifar100:d"): (0.01, 5e-4, False, 2),
+        ("resnet50", "imagefolder:d"): (0.001, 1e-4, False, 3),
+        ("torchvision:mobilenet_v2", "imagefolder:d"): (0.001, 5e-4, False, 3),
+    }
+    for (model, data), (lr, decay, nesterov, epochs) in published.items():
+        r = replace_settings(preset("paper"), {"recover": paper_recovery(model, data)}).recover
+        assert (r.lr, r.weight_decay, r.nesterov, r.epochs, r.momentum, r.share) == (
+            lr,
+            decay,
+            nesterov,
+            epochs,
+            0.9,
+            0.25,
+        )

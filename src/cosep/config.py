@@ -223,6 +223,19 @@ def preset(name: Preset = "default") -> PruneConfig:
     )
 
 
+def paper_recovery(model: str, data: str) -> dict[str, Any]:
+    """What the paper changes of its recovery for a model and a data set, by their names; nothing for unknown ones."""
+    changes: dict[str, Any] = {}
+    name, source = model.rpartition(":")[2].lower(), data.partition(":")[0]
+    if any(family in name for family in ("vgg", "mobilenet", "densenet")):
+        changes["weight_decay"] = 5e-4
+    if "vgg" in name:
+        changes["nesterov"] = True
+    if source == "imagefolder":  # ImageNet: the paper also uses batches of 256
+        changes |= {"lr": 0.001, "epochs": 3.0}
+    return changes
+
+
 def settings(config: PruneConfig) -> dict[str, Any]:
     """Every setting as plain values, by stage: what `config.toml` holds."""
     return asdict(config)

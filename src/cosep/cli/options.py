@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from cosep.config import PruneConfig, preset, replace_settings
+from cosep.config import PruneConfig, paper_recovery, preset, replace_settings
 
 # Names that people know from the paper, beside the settings' own.
 ALIASES = {"select.degree": ("--p",)}
@@ -68,9 +68,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def configured(preset_name: str, file: Path | None, changes: dict[str, Any]) -> PruneConfig:
-    """The preset, with the config file's settings, with the flags': the later ones win."""
+def configured(
+    preset_name: str, file: Path | None, changes: dict[str, Any], *, model: str = "", data: str = ""
+) -> PruneConfig:
+    """The preset (the paper's for this model and data), with the file's settings, with the flags': later ones win."""
     config = preset(preset_name)  # type: ignore[arg-type]
+    if preset_name == "paper":
+        config = replace_settings(config, {"recover": paper_recovery(model, data)})
     if file is not None:
         from cosep.runs import read_toml
 

@@ -43,7 +43,7 @@ def prune_command(
     from cosep.pipeline import prune
     from cosep.zoo import load_model
 
-    settings = configured(preset, config, changes)
+    settings = configured(preset, config, changes, model=model, data=data)
     source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size)
     classes = len(source.class_names) or None
     net = load_model(model, weights=weights, classes=classes)

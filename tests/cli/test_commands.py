@@ -1,0 +1,187 @@
+"""The commands as a user types them, on the real digits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from cosep.cli import main
+from cosep.cli.app import app
+from cosep.cli.options import configured, setting_flags
+from cosep.config import preset, settings
+
+FAST = [
+    "--accelerator",
+    "cpu",
+    "--observe-images",
+    "300",
+    "--surgery-images",
+    "150",
+    "--epochs",
+    "0.2",
+    "--share",
+    "0.5",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("base") / "base.safetensors"
+    done = CliRunner().invoke(
+        app, ["train", "digits_cnn", "--data", "digits", "--out", str(path), "--epochs", "4", "--accelerator", "cpu"]
+    )
+    assert done.exit_code == 0, done.output
+    return path
+
+
+def prune(trained, out, *flags):
+    words = ["prune", "digits_cnn", "--weights", str(trained), "--data", "digits", "--out", str(out), *FAST, *flags]
+    return CliRunner().invoke(app, words)
+
+
+@pytest.fixture(scope="module")
+def run(trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    done = prune(trained, out)
+    assert done.exit_code == 0, done.output
+    return out, done
+
+
+def test_prune_shows_a_line_for_each_group_a_table_and_the_folder(run):
+    out, done = run
+    lines = done.stderr.splitlines()
+    assert [line.split()[0] for line in lines if "->" in line] == ["layer1.0.conv1", "layer2.0.conv1", "layer3.0.conv1"]
+    assert "test accuracy" in done.stderr
+    assert lines[-1].endswith("run") or str(out)[-20:] in done.stderr.replace("\n", "")
+
+
+def test_report_export_and_bench_read_the_run(run, tmp_path):
+    out, _ = run
+    told = CliRunner().invoke(app, ["report", str(out), "--json"])
+    assert json.loads(told.stdout)["format"] == 1
+    done = CliRunner().invoke(
+        app, ["export", str(out), "--onnx", str(tmp_path / "net.onnx"), "--json", "--repeats", "3"]
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["onnx"]["max_difference"] < 1e-3
+    assert (tmp_path / "net.onnx").exists()
+    done = CliRunner().invoke(app, ["bench", str(out), "--repeats", "3", "--json"])
+    assert done.exit_code == 0, done.output
+
+
+def test_json_is_alone_on_standard_output(trained, tmp_path):
+    done = prune(trained, tmp_path / "run", "--json", "--schedule", "none")
+    assert json.loads(done.stdout)["settings"]["recover"]["schedule"] == "none"
+
+
+def test_inspect_gives_json_with_reasons(trained):
+    done = CliRunner().invoke(app, ["inspect", "digits_cnn", "--json"])
+    groups = json.loads(done.stdout)["groups"]
+    assert {g["name"] for g in groups} >= {"layer1.0.conv1", "linear"}
+
+
+def test_every_setting_has_a_flag_of_its_own():
+    flags = [flag for names in setting_flags().values() for flag in names]
+    assert len(flags) == len(set(flags))
+    stages = settings(preset())
+    paths = {
+        f"{s}.{k}" if isinstance(v, dict) else s for s, v in stages.items() for k in (v if isinstance(v, dict) else "-")
+    }
+    assert set(setting_flags()) == paths
+    assert {
+        "--p",
+        "--metric",
+        "--silhouette",
+        "--representative",
+        "--schedule",
+        "--scope",
+        "--round-to",
+        "--seed",
+    } <= set(flags)
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('seed = 4\n[select]\ndegree = 3\nsilhouette = "nearest"\n')
+    config = configured("paper", file, {"select": {"degree": 5}})
+    assert (config.select.degree, config.select.silhouette, config.seed) == (5, "nearest", 4)
+    assert config.recover == preset("paper").recover
+
+
+def test_the_saved_settings_of_a_run_are_a_config_file(run):
+    out, _ = run
+    assert configured("default", out / "config.toml", {}).observe.images == 300
+
+
+def failing(capsys, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["cosep", *map(str, words)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 1
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    return said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["prune", "resnet57", "--data", "digits", "--out", "x"], "resnet56"),
+        (["prune", "digits_cnn", "--data", "digit", "--out", "x"], "did you mean digits"),
+        (["prune", "digits_cnn", "--data", "cifar10:/nowhere", "--out", "x"], "/nowhere"),
+        (["prune", "digits_cnn", "--data", "digits", "--out", "x", "--preset", "papr"], "preset is 'papr'"),
+        (["prune", "digits_cnn", "--data", "digits", "--out", "x", "--max-classes", "1"], "must be at least 2"),
+        (["prune", "digits_cnn", "--data", "digits", "--out", "x", "--max-macs", "half"], "give a share such as"),
+        (["report", "nowhere"], "nowhere"),
+        (["bench", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_one(words, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert message in failing(capsys, monkeypatch, *words)
+
+
+def test_a_checkpoint_that_does_not_fit_names_the_first_keys(trained, capsys, monkeypatch, tmp_path):
+    said = failing(
+        capsys, monkeypatch, "prune", "resnet20", "--weights", trained, "--data", "digits", "--out", tmp_path / "x"
+    )
+    assert "conv1.weight" in said
+
+
+def test_another_setting_in_the_same_folder_is_refused(run, trained, capsys, monkeypatch):
+    out, _ = run
+    words = ["prune", "digits_cnn", "--weights", trained, "--data", "digits", "--out", out, *FAST, "--p", "3"]
+    assert "its select.degree is 2, this one's is 3" in failing(capsys, monkeypatch, *words)
+
+
+def test_control_c_leaves_a_run_that_goes_on(trained, tmp_path):
+    out = tmp_path / "run"
+    words = ["prune", "digits_cnn", "--weights", trained, "--data", "digits", "--out", out, "--accelerator", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "cosep",
+        *map(str, words),
+        "--share",
+        "1",
+        "--epochs",
+        "200",
+        "--checkpoint-seconds",
+        "0",
+    ]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as child:
+        deadline = time.monotonic() + 120
+        while not (out / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+    assert child.returncode == 130
+    assert "the same command goes on in" in said.replace("\n", " ")
+    assert (out / "checkpoint.safetensors").exists()
