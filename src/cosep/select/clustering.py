@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ _ROUNDING = 1e-10
 
 # In small layers a poor local optimum shows, and further starts cost little: so many divided by the channels.
 _STARTS = 128
+
+# The last so many k are also approached from above. Their losses are sums of few distances, so one poor merge shows.
+_FROM_ABOVE = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +44,14 @@ class Clustering:
 def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0) -> Iterator[Clustering]:
     """Yield the clusterings of k = 1, 2, ... `last` (channels - 1) from (channels, channels) symmetric distances.
 
-    Each k starts from the medoids of k - 1 and the channel whose addition lowers the loss most (PAM's BUILD step), and
-    FasterPAM exchanges medoids until no exchange helps. Small layers also try a few random starts, drawn by the seed.
-    One thread does it all: the same answer everywhere. Two savings make every k affordable, and neither changes an
-    answer. The gain of each possible addition is kept up to date instead of being summed anew. And FasterPAM, which
-    needs at least one look at the whole matrix, only runs where an exchange that helps exists. As the previous solution
-    had none, and an addition only lowers what others can gain, such an exchange must remove a medoid of a cluster that
-    the addition touched: only those are examined.
+    Each k starts from the medoids of k - 1 and the channel whose addition lowers the loss most (PAM's BUILD step),
+    and FasterPAM exchanges medoids until no exchange helps. Small layers also try a few random starts, drawn by the
+    seed, and the last few k a start from k + 1 medoids less the cheapest one. One thread does it all: the same answer
+    everywhere. Two savings make every k affordable, and neither changes an answer. The gain of each possible addition
+    is kept up to date instead of being summed anew. And FasterPAM, which needs at least one look at the whole matrix,
+    only runs where an exchange that helps exists. As the previous solution had none, and an addition only lowers what
+    others can gain, such an exchange must remove a medoid of a cluster that the addition touched: only those are
+    examined.
     """
     import kmedoids
 
@@ -64,6 +69,7 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
     if last >= 1:
         yield _frozen(order, near, second, total)
 
+    above: dict[int, Any] = {}
     for k in range(2, last + 1):
         free = gain.copy()
         free[order] = -np.inf
@@ -86,8 +92,12 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
         found = None
         if _can_improve(matrix, near, second, owner, gain, touched):
             found = kmedoids.fasterpam(matrix, order, n_cpu=1)
+        if k == max(2, channels - _FROM_ABOVE):
+            above = _from_above(matrix)
+        others = [above[k]] if k in above else []
         for start in range(_STARTS // channels):
-            other = kmedoids.fasterpam(matrix, k, random_state=seed + start, n_cpu=1)
+            others.append(kmedoids.fasterpam(matrix, k, random_state=seed + start, n_cpu=1))
+        for other in others:
             if other.loss < (1 - _ROUNDING) * (near.sum() if found is None else found.loss):
                 found = other
         if found is not None:
@@ -117,6 +127,20 @@ def assign(distances: Floats, medoids: NDArray[np.integer]) -> Indices:
     owner = distances[medoids].argmin(axis=0).astype(np.int64)
     owner[medoids] = np.arange(len(medoids))
     return owner
+
+
+def _from_above(matrix: Floats) -> dict[int, Any]:
+    """FasterPAM's results for the last k, each started from the medoids of k + 1 without the cheapest to lose."""
+    import kmedoids
+
+    medoids = owner = np.arange(len(matrix))
+    results = {}
+    for k in range(len(matrix) - 1, max(1, len(matrix) - _FROM_ABOVE - 1), -1):
+        near, second, _, owner = _measured(matrix, medoids, owner)
+        cost = np.bincount(owner, weights=second - near, minlength=k + 1)
+        results[k] = kmedoids.fasterpam(matrix, np.delete(medoids, cost.argmin()), n_cpu=1)
+        medoids, owner = (np.asarray(part, dtype=np.int64) for part in (results[k].medoids, results[k].labels))
+    return results
 
 
 def _savings(rows: Floats, near: Floats) -> Floats:
