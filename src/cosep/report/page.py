@@ -104,7 +104,7 @@ def headline(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         if name == "test accuracy" and finite(held.get("before")) is not None and finite(held.get("after")) is not None:
             note = f"held out: {percent(held['before'], 2)} before, {percent(held['after'], 2)} after"
         tiles.append(
-            _tile(name[:1].upper() + name[1:], percent(other, 2), percent(one, 2), points(other - one), other, note)
+            _tile(name[:1].upper() + name[1:], percent(other, 2), percent(one, 2), points(other - one), None, note)
         )
     else:
         tiles.append(_tile("Accuracy", "not measured", "", "", None, "no test or held-out data were given"))
