@@ -7,6 +7,7 @@ report.html                     the page; drawn from the folder's files alone
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -93,3 +94,24 @@ def draw_page(folder: str | Path) -> Path:
     folder = Path(folder)
     write_atomically(folder / PAGE, run_page(read_run(folder)).encode())
     return folder / PAGE
+
+
+def draw_comparison(folders: Sequence[str | Path], path: str | Path) -> Path:
+    """Draw a page that compares finished runs, and return its path."""
+    from cosep.report.comparison import comparison_page
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, comparison_page(read_runs(folders)).encode())
+    return path
+
+
+def read_runs(folders: Sequence[str | Path]) -> list[RunRecord]:
+    """The records of several runs; folders of the same name are told apart by those around them."""
+    paths = [Path(folder).resolve() for folder in folders]
+    runs = [read_run(path) for path in paths]
+    names = [path.name for path in paths]
+    return [
+        replace(run, name=f"{path.parent.name}/{path.name}") if names.count(path.name) > 1 else run
+        for run, path in zip(runs, paths, strict=True)
+    ]
