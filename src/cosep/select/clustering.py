@@ -15,8 +15,10 @@ Indices = NDArray[np.int64]
 # An exchange that lowers the loss by less than this share of it is rounding.
 _ROUNDING = 1e-10
 
-# In small layers a poor local optimum shows, and further starts cost little: so many divided by the channels.
+# With few channels or few clusters a poor local optimum shows. Further starts: for every k so many divided by the
+# channels, where each costs little, and for the first few k, which are few, at least two.
 _STARTS = 128
+_FIRST_K, _FIRST_STARTS = 16, 2
 
 # The last so many k are also approached from above. Their losses are sums of few distances, so one poor merge shows.
 _FROM_ABOVE = 32
@@ -45,13 +47,13 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
     """Yield the clusterings of k = 1, 2, ... `last` (channels - 1) from (channels, channels) symmetric distances.
 
     Each k starts from the medoids of k - 1 and the channel whose addition lowers the loss most (PAM's BUILD step),
-    and FasterPAM exchanges medoids until no exchange helps. Small layers also try a few random starts, drawn by the
-    seed, and the last few k a start from k + 1 medoids less the cheapest one. One thread does it all: the same answer
-    everywhere. Two savings make every k affordable, and neither changes an answer. The gain of each possible addition
-    is kept up to date instead of being summed anew. And FasterPAM, which needs at least one look at the whole matrix,
-    only runs where an exchange that helps exists. As the previous solution had none, and an addition only lowers what
-    others can gain, such an exchange must remove a medoid of a cluster that the addition touched: only those are
-    examined.
+    and FasterPAM exchanges medoids until no exchange helps. Small layers and the first few k also try random starts,
+    drawn by the seed, and the last few k a start from k + 1 medoids less the cheapest one. One thread does it all:
+    the same answer everywhere. Two savings make every k affordable, and neither changes an answer. The gain of each
+    possible addition is kept up to date instead of being summed anew. And FasterPAM, which needs at least one look at
+    the whole matrix, only runs where an exchange that helps exists. As the previous solution had none, and an
+    addition only lowers what others can gain, such an exchange must remove a medoid of a cluster that the addition
+    touched: only those are examined.
     """
     import kmedoids
 
@@ -95,7 +97,7 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
         if k == max(2, channels - _FROM_ABOVE):
             above = _from_above(matrix)
         others = [above[k]] if k in above else []
-        for start in range(_STARTS // channels):
+        for start in range(max(_STARTS // channels, _FIRST_STARTS if k <= _FIRST_K else 0)):
             others.append(kmedoids.fasterpam(matrix, k, random_state=seed + start, n_cpu=1))
         for other in others:
             if other.loss < (1 - _ROUNDING) * (near.sum() if found is None else found.loss):
