@@ -6,23 +6,31 @@ report.html                     the page; drawn from the folder's files alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cosep.config import Metric
+from cosep.batches import pair_of
+from cosep.config import Metric, PruneConfig
 from cosep.errors import ArtifactError, RunError
-from cosep.profile import profiles
-from cosep.records import ClassHistograms, ClassMoments, Selection, Space
+from cosep.groups import find_groups
+from cosep.observe import observe, observe_histograms
+from cosep.profile import profiles, separability_space
+from cosep.records import ClassHistograms, ClassMoments, Group, Selection, Space
+from cosep.report.agreement import Agreement, Density
 from cosep.report.evidence import MOST_CLASSES, Evidence, collect_evidence, evidence_from_bytes, evidence_to_bytes
 from cosep.report.run import RunRecord
 from cosep.runs import read_description, write_atomically
 from cosep.saving import read_documents
+from cosep.select import select
+from cosep.surgery import channel_norms, copied, output_columns
 
 EVIDENCE, PAGE = "evidence", "report.html"
+HISTOGRAM_BYTES = 2**28  # that are in memory at once
 
 
 def write_evidence(
@@ -89,20 +97,20 @@ def read_run(folder: str | Path) -> RunRecord:
 
 def draw_page(folder: str | Path) -> Path:
     """Draw a run's report.html from its saved records, and return its path."""
+    return write_page([read_run(folder)], Path(folder) / PAGE)
+
+
+def write_page(runs: Sequence[RunRecord], path: Path) -> Path:
+    """Write the page of one run, or one that compares several."""
+    from cosep.report.comparison import comparison_page
     from cosep.report.page import run_page
 
-    folder = Path(folder)
-    write_atomically(folder / PAGE, run_page(read_run(folder)).encode())
-    return folder / PAGE
-
-
-def draw_comparison(folders: Sequence[str | Path], path: str | Path) -> Path:
-    """Draw a page that compares finished runs, and return its path."""
-    from cosep.report.comparison import comparison_page
-
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, comparison_page(read_runs(folders)).encode())
+    page = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, page.encode())
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}. Choose another place for the page.") from error
     return path
 
 
@@ -115,3 +123,92 @@ def read_runs(folders: Sequence[str | Path]) -> list[RunRecord]:
         replace(run, name=f"{path.parent.name}/{path.name}") if names.count(path.name) > 1 else run
         for run, path in zip(runs, paths, strict=True)
     ]
+
+
+def agreements_of(
+    model: nn.Module, calibration: Iterable[Any], config: PruneConfig, groups: Sequence[str], *, device: str = "cpu"
+) -> list[Agreement]:
+    """The named groups of an unpruned network under Gaussian and histogram JM, all other settings those of `config`.
+
+    Needs two passes over `observe.images` calibration images; with many classes, two for every few groups.
+    """
+    inputs, _ = pair_of(next(iter(calibration)), "the first batch of the calibration loader")
+    model = copied(model).to(device).eval()
+    example = inputs[:1].to(device)
+    with torch.no_grad():
+        classes = model(example).shape[1]
+    wanted = set(groups)
+    found = [group for group in find_groups(model, example) if group.name in wanted]
+    result: list[Agreement] = []
+    for part in _affordable(found, classes, config.observe.bins):
+        layers = [producer for group in part for producer in group.producers]
+        images = config.observe.images or None
+        seen: dict[str, Any] = {"config": config.observe, "device": device, "max_images": images}
+        moments = observe(model, calibration, layers, classes=classes, **seen)
+        histograms = observe_histograms(model, calibration, layers, moments, **seen)
+        result += [_agreement(model, group, moments, histograms, config) for group in part]
+    return result
+
+
+def _agreement(
+    model: nn.Module,
+    group: Group,
+    moments: Mapping[str, ClassMoments],
+    histograms: Mapping[str, ClassHistograms],
+    config: PruneConfig,
+) -> Agreement:
+    columns = [(p, column) for p in group.producers for column in output_columns(group, p, {})]
+    parts = [moments[p].of_channels(column) for p, column in columns]
+    binned = [histograms[p].of_channels(column) for p, column in columns]
+    weights = channel_norms(model, group, {})
+    spaces = {
+        metric: separability_space(parts, replace(config.profile, metric=metric), histograms=binned)
+        for metric in ("jm", "jm-histogram")
+    }
+    kept = {metric: select(space, weights=weights, config=config.select).kept for metric, space in spaces.items()}
+    return Agreement(
+        group=group.name,
+        gaussian=tuple(spaces["jm"].separability.tolist()),
+        histogram=tuple(spaces["jm-histogram"].separability.tolist()),
+        kept_gaussian=kept["jm"],
+        kept_histogram=kept["jm-histogram"],
+        density=_density(spaces["jm"], parts[0], binned[0]),
+    )
+
+
+def _density(space: Space, moments: ClassMoments, histograms: ClassHistograms) -> Density:
+    """The channel of the highest mean separability, in the pair of classes that it separates about as well as that."""
+    channel = int(space.separability.argmax())
+    index = torch.tensor([channel])
+    own, counted = moments.of_channels(index), histograms.of_channels(index)
+    scores = profiles(own, space.classes)[0]
+    pair = int((scores - scores.mean()).abs().argmin())
+    binned = profiles(own, space.classes, "jm-histogram", histograms=counted)[0]
+    first, second = torch.triu_indices(len(space.classes), len(space.classes), offset=1)[:, pair].tolist()
+    a, b = space.classes[first], space.classes[second]
+    return Density(
+        channel=channel,
+        classes=(a, b),
+        low=float(counted.low),
+        high=float(counted.high),
+        counts=(tuple(counted.count[a, 0].tolist()), tuple(counted.count[b, 0].tolist())),
+        mean=(float(own.mean[a, 0]), float(own.mean[b, 0])),
+        deviation=(float(own.variance[a, 0].sqrt()), float(own.variance[b, 0].sqrt())),
+        gaussian=float(scores[pair]),
+        histogram=float(binned[pair]),
+    )
+
+
+def _affordable(groups: Sequence[Group], classes: int, bins: int) -> Iterator[list[Group]]:
+    """Groups in their order, together while their histograms need less than a quarter of a gigabyte."""
+    part: list[Group] = []
+    size = 0
+    for group in groups:
+        need = 8 * classes * bins * group.width * len(group.producers)
+        if part and size + need > HISTOGRAM_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(group)
+        size += need
+    if part:
+        yield part

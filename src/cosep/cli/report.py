@@ -1,33 +1,100 @@
-"""cosep report: what a run did, from its saved records."""
+"""cosep report: what runs did, from their saved records: a page, figures, a summary."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cosep.cli.common import console, print_json
+from cosep.cli.common import console, print_json, run_model
 from cosep.cli.progress import group_line
 from cosep.cli.summary import summary_table
+from cosep.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from cosep.report.agreement import Agreement
+    from cosep.report.run import RunRecord
 
 
 def report_command(
-    run: Annotated[Path, typer.Argument(help="A run folder of `cosep prune`.")],
+    runs: Annotated[list[Path], typer.Argument(help="A run folder of `cosep prune`; several are compared.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; else report.html in the run folder, or comparison.html here.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also draw the paper's figures, PNG and SVG, into this.")] = None,
+    group: Annotated[str | None, typer.Option(help="The group that the figures show; else the one cut most.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="For the figures that need histograms: observe the unpruned network on this.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
 ) -> None:
-    """Show what a run cut and why, and its figures before and after.
+    """Draw the page of a run, or one that compares several, and show what was cut and why.
 
-    Example: cosep report run/
+    Examples:
+
+      cosep report run/
+
+      cosep report run-a/ run-b/ --out comparison.html
+
+      cosep report run/ --figures figures/ --data cifar10:~/data
     """
-    from cosep.saving import read_documents
+    from cosep.reporting import PAGE, read_runs, write_page
 
-    _plan, report = read_documents(run)
+    if data is not None and (figures is None or len(runs) > 1):
+        raise ConfigError("--data is for the figures of one run. Give one run folder and --figures DIR with it.")
+    records = read_runs(runs)
     if json:
-        print_json(report)
+        print_json(_as_json(records))
         return
+    path = out or (runs[0] / PAGE if len(runs) == 1 else Path("comparison.html"))
+    if len(records) == 1:
+        _summarise(records[0].report)
+    write_page(records, path)
+    if figures is not None:
+        from cosep.report.figures import write_figures
+
+        agreements = _agreements(runs[0], records[0], data) if data else []
+        drawn = write_figures(records, figures, agreements=agreements, group=group)
+        console.print(f"{len(drawn) - 1} files and {drawn[-1]}", highlight=False, markup=False, soft_wrap=True)
+        if len(runs) == 1 and data is None:
+            console.print(
+                "gaussian-histogram and densities need histograms of the unpruned network: add --data DATA",
+                highlight=False,
+                soft_wrap=True,
+            )
+    console.print(str(path), highlight=False, markup=False, soft_wrap=True)
+
+
+def _as_json(records: list[RunRecord]) -> dict[str, Any]:
+    """The report of one run, or what the comparison page shows of several."""
+    if len(records) == 1:
+        return dict(records[0].report)
+    from cosep.report.comparison import comparison_document
+
+    return comparison_document(records)
+
+
+def _summarise(report: Any) -> None:
     for entry in report["groups"]:
         console.print(group_line(entry, report["before"]["macs"]), highlight=False, markup=False, soft_wrap=True)
     for note in report["limits"]:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, markup=False)
     console.print(summary_table(report))
+
+
+def _agreements(folder: Path, record: RunRecord, data: str) -> list[Agreement]:
+    """Gaussian against histogram JM on the network that the run started from, with the run's own settings."""
+    from cosep.config import preset, replace_settings
+    from cosep.data import load_data
+    from cosep.reporting import agreements_of
+
+    config = replace_settings(preset(), record.report["settings"])
+    if not record.about.get("checkpoint"):
+        raise RunError(
+            f"{folder}/config.toml names no checkpoint, so the unpruned network cannot be observed again. "
+            "Leave out --data, or use cosep.reporting.agreements_of in Python."
+        )
+    source = load_data(data, seed=config.seed, batch_size=128)
+    network = run_model(folder).uncut()
+    return agreements_of(network, source.calibration, config, [plan.group for plan in record.plan.groups])

@@ -37,7 +37,7 @@ def comparison_document(runs: Sequence[RunRecord]) -> dict[str, Any]:
                 "runs": len(members),
                 "spread": {key: spread([m[key] for m in members]) for key in FIGURES},
                 "widths": [_width(members, name) for name in groups],
-                "max_classes": settings[keys.index(order[number])].get("profile.max_classes"),
+                "max_classes": _spanning(runs[keys.index(order[number])]),
             }
         )
     return {
@@ -86,6 +86,13 @@ def _settings(run: RunRecord) -> dict[str, Any]:
         else:
             flat[section] = values
     return {name: value for name, value in flat.items() if name not in CHANCE and name.split(".")[0] not in CHANCE}
+
+
+def _spanning(run: RunRecord) -> int | None:
+    """How many classes span the space: M, or all of them where there are fewer."""
+    limit = run.report.get("settings", {}).get("profile", {}).get("max_classes")
+    classes = int(run.about.get("classes") or len(run.about.get("class_names") or ()))
+    return min(limit, classes) if limit and classes else limit
 
 
 def _row(run: RunRecord, configuration: int) -> dict[str, Any]:

@@ -108,7 +108,7 @@ function classes() {
   if (new Set(shown.map((c) => c.max_classes)).size < 2) return null;
   return figure({
     title: "Accuracy against M, the number of classes that span the space",
-    text: shown.map((c) => `M = ${c.max_classes}: ${percent(c.spread.after.mean, 2)}`).join("; ") + ".", wide: true,
+    text: shown.map((c) => `M = ${c.max_classes} (${letter(c.i)}): ${percent(c.spread.after.mean, 2)}`).join("; ") + ".", wide: true,
     draw: (width) => {
       const height = 260, margin = { left: 60, right: 18, top: 26, bottom: 42 }, [y0, y1] = padded(extent(shown.map((c) => c.spread.after.mean)), 0.2);
       const logs = shown.map((c) => Math.log10(c.max_classes)), [x0, x1] = padded(extent(logs), 0.08);
