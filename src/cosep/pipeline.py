@@ -35,7 +35,7 @@ from cosep.job import (
 from cosep.limits import Fit, fitting_widths
 from cosep.measure import accuracy, compare, latency, macs, measure, parameters
 from cosep.measure.measurement import Measurement
-from cosep.measure.modes import evaluating, logits_of
+from cosep.modes import evaluating, logits_of
 from cosep.observe import check_moments, observe, observe_histograms
 from cosep.profile import separability_space
 from cosep.records import Compensation, Group, GroupPlan, Layout, Plan, Selection
@@ -540,7 +540,7 @@ def _first_input(calibration: Batches) -> Tensor:
 
 def _classes_of(model: nn.Module, example: Tensor) -> int:
     """How many classes the model tells apart: the width of its output."""
-    with evaluating(model), torch.no_grad():
+    with evaluating(model):
         return logits_of(model, example).shape[1]
 
 

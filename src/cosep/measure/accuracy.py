@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import DataError
-from cosep.measure.modes import device_of, evaluating, logits_of
+from cosep.modes import device_of, evaluating, logits_of
 
 
 def accuracy(model: nn.Module, batches: Iterable[Any], *, on_batch: Callable[[int], None] | None = None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cosep.measure.modes import device_of, evaluating
+from cosep.modes import device_of, evaluating
 
 
 def macs(model: nn.Module, example_input: Tensor) -> int:

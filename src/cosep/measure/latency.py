@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosep.config import check_at_least, check_choice
 from cosep.errors import ConfigError, ExportError
-from cosep.measure.modes import device_of
+from cosep.modes import device_of
 
 MemoryFormat = Literal["contiguous", "channels_last"]
 

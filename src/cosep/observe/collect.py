@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from cosep.config import ObserveConfig, Tap
 from cosep.errors import CalibrationError
+from cosep.modes import device_of, evaluating
 from cosep.observe.checks import check_classes, check_declared, checked_labels, checked_layers, enumerated
 from cosep.observe.moments import RunningHistograms, RunningMoments
 from cosep.observe.taps import tapped
@@ -128,17 +128,17 @@ def _run(
             f"the calibration loader is {type(loader).__name__}; it must give batches of (input, label). "
             "Pass a DataLoader or a list of such pairs."
         )
-    place = torch.device(device) if device is not None else _device_of(model)
+    place = torch.device(device) if device is not None else device_of(model)
     seen = 0
     # Not inference_mode: a model may keep a tensor that it makes on its first pass, and train with it later.
-    with evaluating(model), torch.no_grad(), tapped(model, names, tap) as latest:
+    with evaluating(model), tapped(model, names, tap) as latest:
         for batch in loader:
             inputs, labels = _checked_batch(batch, classes)
             if max_images is not None:
                 inputs, labels = inputs[: max_images - seen], labels[: max_images - seen]
             if len(labels) == 0:
                 continue
-            model(inputs if place is None else inputs.to(place, non_blocking=True))
+            model(inputs.to(place, non_blocking=True))
             # Not a generator: one that is left suspended by an error would leave its hooks on the model.
             add(_checked_taps(names, latest, len(labels)), labels)
             seen += len(labels)
@@ -147,18 +147,6 @@ def _run(
             if seen == max_images:
                 break
     return seen
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode, and afterwards every module back into the mode it was found in."""
-    found = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in found:
-            module.training = training
 
 
 def _checked_batch(batch: object, classes: int | None) -> tuple[Tensor, Tensor]:
@@ -228,10 +216,3 @@ def _columns(names: list[str], widths: list[int]) -> Iterator[tuple[str, Tensor]
     for name, width in zip(names, widths, strict=True):
         yield name, torch.arange(start, start + width)
         start += width
-
-
-def _device_of(model: nn.Module) -> torch.device | None:
-    """Where the model's first parameter or buffer is; None for a model without any."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        return tensor.device
-    return None

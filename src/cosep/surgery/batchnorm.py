@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.errors import CalibrationError
-from cosep.surgery.sweep import evaluating, input_of
+from cosep.modes import evaluating
+from cosep.surgery.sweep import input_of
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ def reestimate_batchnorm(
         return ()
     pooled: dict[str, _Pooled] = {}
     seen = 0
-    with torch.no_grad(), evaluating(model), _measuring(layers, pooled):
+    with evaluating(model), _measuring(layers, pooled):
         for index, batch in enumerate(batches):
             if max_batches is not None and index >= max_batches:
                 break

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.errors import CalibrationError
+from cosep.modes import device_of, evaluating
 
 Reader = Callable[[Tensor], None]  # told a module's input, every time it is called
 REHEARSED = 8  # images on which a sweep learns the order of execution and checks its shortcuts
@@ -75,18 +75,6 @@ class _Reached(Exception):
     """Everything that was asked for has been seen: the rest of the forward pass is not needed."""
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every module has its own training flag again."""
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
-
-
 def input_of(batch: Any, model: nn.Module) -> Tensor:
     """The images of a batch, which is a tensor or begins with one, where the model is."""
     x = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
@@ -95,8 +83,7 @@ def input_of(batch: Any, model: nn.Module) -> Tensor:
             f"a calibration batch is a {type(x).__name__}; a tensor of images, or a tuple that begins with one, is "
             "needed. Let the loader give (input, label)."
         )
-    like = next(chain(model.parameters(), model.buffers()), None)
-    return x if like is None else x.to(like.device)
+    return x.to(device_of(model))
 
 
 def sweep(
@@ -114,7 +101,7 @@ def sweep(
     The model evaluates without gradients; its modes, hooks and weights are as before afterwards, also on failure.
     """
     rehearsal: Rehearsal | None = None
-    with torch.no_grad(), evaluating(model):
+    with evaluating(model):
         start = stop = ""
         index = -1
         for index, batch in enumerate(batches):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd
 
 from cosep.errors import CosepError
+from cosep.modes import evaluating
 from cosep.records import Group, Layout, Side
 from cosep.surgery.cut import copied, cut_group, layout_of
 
@@ -94,7 +94,7 @@ def check_cut(
     keep = _current(before, group, kept, layout)
     noise = _random_like(example_input, seed)
     tolerance = TOLERANCE.get(noise.dtype, 1e-4)
-    with torch.no_grad(), _evaluating(before, after):
+    with evaluating(before, after):
         try:
             expected, expected_inner = _run(before, after, group, keep, noise, masked=True)
         except Exception as error:
@@ -257,19 +257,6 @@ def _random_like(example: Tensor, seed: int) -> Tensor:
     shape = (min(2, example.shape[0]), *example.shape[1:])
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to(device=example.device, dtype=example.dtype)
-
-
-@contextmanager
-def _evaluating(*models: nn.Module) -> Iterator[None]:
-    """Put models into evaluation mode and every module back into its own mode afterwards."""
-    modes = [(m, m.training) for model in models for m in model.modules()]
-    try:
-        for model in models:
-            model.eval()
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cosep.config import RecoverConfig
 from cosep.errors import RecoveryError
+from cosep.modes import training_flags_kept
 from cosep.tune.losses import block_outputs, comparable_blocks, recovery_loss
 from cosep.tune.schedule import rate
 from cosep.tune.source import endless
@@ -104,10 +105,9 @@ def recover(
         return Progress(done, model.state_dict(), optimizer.state_dict(), torch.get_rng_state(), tuple(losses))
 
     with ExitStack() as stack:
-        stack.callback(_restore_flags, [(m, m.training) for m in model.modules()])
+        stack.enter_context(training_flags_kept(model, *([teacher] if teacher else [])))
         stack.callback(optimizer.zero_grad)
         if teacher is not None:
-            stack.callback(_restore_flags, [(m, m.training) for m in teacher.modules()])
             fabric.to_device(teacher.eval())
         model.train()
         while done < updates:
@@ -160,8 +160,3 @@ def _batch_of_rank(batch: Any, fabric: Fabric) -> tuple[Tensor, Tensor]:
             labels[fabric.global_rank :: fabric.world_size],
         )
     return fabric.to_device(inputs), fabric.to_device(labels)
-
-
-def _restore_flags(flags: list[tuple[nn.Module, bool]]) -> None:
-    for module, flag in flags:
-        module.training = flag

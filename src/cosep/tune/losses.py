@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cosep.config import RecoverConfig
+from cosep.modes import evaluating
 
 
 def recovery_loss(
@@ -65,13 +66,7 @@ def comparable_blocks(student: nn.Module, teacher: nn.Module, names: Sequence[st
     """Those of the named modules whose outputs have the same shape in both networks, so that one can be the target."""
     shapes = []
     for model in (student, teacher):
-        flags = [(m, m.training) for m in model.modules()]
-        model.eval()
-        try:
-            with torch.no_grad(), block_outputs(model, names) as outputs:
-                model(example)
-                shapes.append({name: tuple(output.shape) for name, output in outputs.items()})
-        finally:
-            for module, flag in flags:
-                module.training = flag
+        with evaluating(model), block_outputs(model, names) as outputs:
+            model(example)
+            shapes.append({name: tuple(output.shape) for name, output in outputs.items()})
     return tuple(name for name in names if name in shapes[0] and shapes[0][name] == shapes[1].get(name))

@@ -12,14 +12,21 @@ from cosep.errors import ModelError
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[nn.Module]:
-    """The model in evaluation mode without gradients; afterwards each module has its own training flag again."""
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """The models in evaluation mode without gradients; afterwards each module has its own training flag again."""
+    with training_flags_kept(*models), torch.no_grad():
+        for model in models:
+            model.eval()
+        yield
+
+
+@contextmanager
+def training_flags_kept(*models: nn.Module) -> Iterator[None]:
+    """Whatever happens to the training flags of the models' modules, afterwards each has the one it was found with."""
     # Module by module, because a frozen BatchNorm in a training network is common and `model.train()` would thaw it.
-    flags = [(module, module.training) for module in model.modules()]
+    flags = [(module, module.training) for model in models for module in model.modules()]
     try:
-        model.eval()
-        with torch.no_grad():
-            yield model
+        yield
     finally:
         for module, training in flags:
             module.training = training
