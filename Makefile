@@ -4,18 +4,22 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint clean browser
 
 demo: $(STAMP)
 	$(BIN)/cosep demo
 
-test: $(STAMP) lint
+test: $(STAMP) lint browser
 	$(BIN)/pytest -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Chromium and axe-core for the tests of the report's pages; those tests are skipped where they cannot be had.
+browser: $(STAMP)
+	sh tests/report/browser.sh $(VENV)/browser
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
