@@ -142,22 +142,23 @@ def imagenet_here() -> None:
     config = ProfileConfig(max_classes=100)
     select(separability_space(layer_moments(101, 16, 0), config), config=BY_MEDOID)  # imports and thread pools
     bare = peak_megabytes()
-    spaces = clusters = 0.0
+    spaces = clusters = busy = 0.0
     knees = []
     for seed, width in enumerate([*RESNET50, 2048]):
         moments = layer_moments(1000, width, seed)
-        start = time.perf_counter()
+        start, working = time.perf_counter(), time.process_time()
         space = separability_space(moments, config)
         middle = time.perf_counter()
         knees.append(select(space, config=BY_MEDOID).reason == "knee")
         spaces += middle - start
         clusters += time.perf_counter() - middle
+        busy += time.process_time() - working
     print(f"3  ImageNet's scale: 1,000 classes, M = 100, {len(RESNET50)} groups of ResNet-50 and one of 2048 channels")
     print(
         f"   {spaces + clusters:.1f} s in all ({spaces:.1f} s spaces, {clusters:.1f} s selections), {sum(knees)} knees"
     )
     print(f"   {peak_megabytes() - bare:.0f} MB of memory beyond the bare process's {bare:.0f} MB (peak)")
-    print(f"   {torch.get_num_threads()} threads on {os.cpu_count()} cores")
+    print(f"   {busy:.1f} s of processor time, {torch.get_num_threads()} threads on {os.cpu_count()} cores")
 
 
 def peak_megabytes() -> float:
