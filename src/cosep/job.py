@@ -15,7 +15,7 @@ from cosep.batches import pair_of
 from cosep.config import PruneConfig
 from cosep.records import Group, GroupPlan, Layout, Plan, Selection
 from cosep.runs import Checkpoint, Run
-from cosep.surgery import apply_layout, plan_from_document, plan_to_document
+from cosep.surgery import PrefixCache, apply_layout, plan_from_document, plan_to_document
 from cosep.tune import Progress
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Job:
     before: Mapping[str, Any] = field(default_factory=dict)  # the unpruned network's figures
     widths: Mapping[str, int] = field(default_factory=dict)  # that a limit asks for; empty without any
     limit_notes: tuple[str, ...] = ()
+    prefixes: PrefixCache = field(default_factory=PrefixCache)  # what compensation need not compute again
 
     @contextmanager
     def stage(self, name: str, group: str = "") -> Iterator[None]:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cosep.batches import pair_of
-from cosep.config import PruneConfig, amount, preset, settings
-from cosep.errors import CalibrationError, ConfigError, ModelError
+from cosep.config import PruneConfig, preset, settings
+from cosep.errors import ConfigError
 from cosep.fabric import batches_of_rank, launched, merged_over_ranks, same_weights_everywhere
-from cosep.groups import find_groups, groups_in_scope
+from cosep.groups import find_groups
 from cosep.job import (
     Batches,
     Callbacks,
@@ -32,33 +30,38 @@ from cosep.job import (
     from_checkpoint,
     to_checkpoint,
 )
-from cosep.limits import Fit, fitting_widths
 from cosep.measure import accuracy, compare, latency, macs, measure, parameters
 from cosep.measure.measurement import Measurement
-from cosep.modes import evaluating, logits_of
 from cosep.observe import check_moments, observe, observe_histograms
+from cosep.preparing import (
+    LATENCY_REPEATS,
+    blocks_around,
+    budget,
+    checked_widths,
+    chosen_groups,
+    classes_of,
+    first_input,
+    limited_widths,
+)
 from cosep.profile import separability_space
-from cosep.records import Compensation, Group, GroupPlan, Layout, Plan, Selection
+from cosep.records import Compensation, Group, GroupPlan, Plan, Selection
 from cosep.reporting import draw_page, write_evidence
 from cosep.runs import opened, weights_digest
 from cosep.saving import is_saved, load, read_documents, save
 from cosep.select import balance, round_up, select, with_width
 from cosep.surgery import (
     TwinCheck,
-    apply_layout,
     channel_norms,
     compensate,
     copied,
     cut_checked,
     fingerprint,
-    layout_of,
     output_columns,
     reestimate_batchnorm,
 )
-from cosep.tune import Progress, batch_count, recover, updates_per_group
+from cosep.tune import Progress, recover
 
 REPORT_FORMAT = 1
-LATENCY_REPEATS = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,15 +124,17 @@ def prune(
             description = {"about": {**(about or {}), "weights_sha256": weights_digest(model)}, **settings(config)}
             description |= {"widths": dict(widths)} if widths else {}
             folder = stack.enter_context(opened(Path(run), description))
-            if is_saved(folder.folder):
-                plan, report = read_documents(folder.folder)
-                draw_page(folder.folder)
-                return PruneResult(load(folder.folder, model), plan, report)
+        if fabric.broadcast(folder is not None and is_saved(folder.folder)):
+            assert run is not None
+            plan, report = read_documents(run)
+            if folder:
+                draw_page(folder.folder)  # it may have been killed before it did
+            return PruneResult(load(run, model), plan, report)
         original = fabric.to_device(copied(model))
-        example = fabric.to_device(_first_input(calibration) if example_input is None else example_input)[:1]
-        classes = _classes_of(original, example)
-        train, batches_a_pass, updates_a_group = _budget(calibration if train is None else train, config)
-        groups, skipped = _chosen(find_groups(original, example), config)
+        example = fabric.to_device(first_input(calibration) if example_input is None else example_input)[:1]
+        classes = classes_of(original, example)
+        train, batches_a_pass, updates_a_group = budget(calibration if train is None else train, config)
+        groups, skipped = chosen_groups(find_groups(original, example), config)
         job = Job(
             config=config,
             fabric=fabric,
@@ -148,7 +153,7 @@ def prune(
             choose=choose,
             run=folder,
             clock=Clock(),
-            widths=_checked_widths(widths or {}, groups),
+            widths=checked_widths(widths or {}, groups),
         )
         job, state, progress = _started(job)
         if callbacks.on_start:
@@ -169,20 +174,31 @@ def prune(
 
 def _prune_group(job: Job, state: State, group: Group) -> State:
     """The method for one group, with statistics of the network as it is now."""
-    selection = job.choose(state.model, group, state.layout) if job.choose else _selected(job, state, group)
+    if job.choose:
+        selection = job.choose(state.model, group, state.layout)
+    else:
+        selection = _selected(job, state, group, record=job.run is not None)
     notes = list(selection.notes)
     check: TwinCheck | None = None
     repairs: tuple[Compensation, ...] = ()
-    model, layout = state.model, state.layout
+    model, layout, seed = state.model, state.layout, job.config.seed
     if len(selection.kept) < group.width:
         prepared = copied(model)
         if job.config.surgery.compensate:
             with job.stage("compensate", group.name):
                 prepared, repairs = compensate(
-                    prepared, group, selection.kept, layout, calibration_pass(job, job.config.surgery.images)
+                    prepared,
+                    group,
+                    selection.kept,
+                    layout,
+                    calibration_pass(job, job.config.surgery.images),
+                    job.config.surgery,
+                    seed=seed,
+                    cache=job.prefixes,
+                    inplace=True,
                 )
         with job.stage("cut", group.name):
-            cut = cut_checked(prepared, group, selection.kept, layout, job.example)
+            cut = cut_checked(prepared, group, selection.kept, layout, job.example, seed=seed)
         check = cut.check
         if check.equal:
             model, layout = cut.model, cut.layout
@@ -217,7 +233,7 @@ def _prune_group(job: Job, state: State, group: Group) -> State:
     return new if per_layer else _settled(job, new)
 
 
-def _selected(job: Job, state: State, group: Group) -> Selection:
+def _selected(job: Job, state: State, group: Group, *, record: bool) -> Selection:
     """Observe, profile, select; then the width that a limit asks for, equal blocks and rounding."""
     with job.stage("observe", group.name):
         moments = merged_over_ranks(
@@ -254,7 +270,7 @@ def _selected(job: Job, state: State, group: Group) -> Selection:
             selection = with_width(selection, space, job.widths[group.name], weights=weights, config=job.config.select)
         selection = round_up(selection, math.lcm(job.config.surgery.round_to, group.blocks), weights)
         selection = balance(selection, group.blocks, weights)
-    if job.run:
+    if job.run and record:
         with job.stage("record", group.name):
             write_evidence(job.run.folder, len(state.plans), group.name, parts, binned, space, weights, selection)
     return job.fabric.broadcast(selection)
@@ -281,7 +297,7 @@ def _recovered(job: Job, state: State, progress: Progress | None) -> State:
                 seed=job.config.seed,
                 first_batch=_updates_so_far(state),
                 teacher=job.original if job.config.recover.distill or job.config.recover.features else None,
-                blocks=_blocks(job.groups),
+                blocks=blocks_around(job.groups),
                 progress=progress,
                 checkpoint=_storing(job, state),
                 on_update=_telling(job),
@@ -328,51 +344,13 @@ def _started(job: Job) -> tuple[Job, State, Progress | None]:
         before = measure(job.original, job.example).to_document()
         before["holdout_accuracy"] = _held_out_accuracy(job, job.original)
     job = replace(job, before=before)
-    fits = _limited_widths(job)
+    fits = limited_widths(job, lambda group: _selected(job, State(job.original), group, record=False))
     job = replace(
         job, widths={**(fits[-1].widths if fits else {}), **job.widths}, limit_notes=tuple(fit.note for fit in fits)
     )
     state = State(copied(job.original))
     _keep(job, state)
     return job, state, None
-
-
-def _limited_widths(job: Job) -> list[Fit]:
-    """The widths that meet the limits on size and time, from the curves of the unpruned network; one fit a limit."""
-    limits = job.config.limits
-    if not (limits.max_macs or limits.max_params or limits.max_latency_ms):
-        return []
-    start = State(job.original)
-    selections = {group.name: _selected(job, start, group) for group in job.groups}
-
-    def network(widths: Mapping[str, int]) -> nn.Module:
-        layout: Layout = {}
-        for group in job.groups:
-            kept = _any_channels(group, widths[group.name])
-            layout = {**layout, **layout_of(job.original, group, kept, layout)}
-        return apply_layout(job.original, layout)
-
-    costs: list[tuple[str, float, Callable[[nn.Module], float]]] = []
-    if limits.max_macs:
-        whole = job.before["macs"]
-        costs.append(("MACs", amount("limits.max_macs", limits.max_macs, whole), lambda m: macs(m, job.example)))
-    if limits.max_params:
-        whole = job.before["parameters"]
-        costs.append(("parameters", amount("limits.max_params", limits.max_params, whole), parameters))
-    if limits.max_latency_ms:
-        costs.append(("latency in ms", limits.max_latency_ms, lambda m: _milliseconds(m, job.example)))
-    fits = []
-    for what, limit, cost in costs:
-        price = partial(_price, network, cost)
-        fits.append(fitting_widths(selections, price, limit, what))
-    narrowest = {name: min(fit.widths[name] for fit in fits) for name in selections}
-    return [*fits[:-1], replace(fits[-1], widths=narrowest)]
-
-
-def _price(
-    network: Callable[[Mapping[str, int]], nn.Module], cost: Callable[[nn.Module], float], widths: Mapping[str, int]
-) -> float:
-    return cost(network(widths))
 
 
 def _finished(job: Job, state: State, model: nn.Module, evaluate: Batches | None) -> PruneResult:
@@ -460,89 +438,11 @@ def _held_out_accuracy(job: Job, model: nn.Module) -> float | None:
         return accuracy(model, job.holdout)
 
 
-def _chosen(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """The groups that the scope lets us prune, and the others."""
-    groups = tuple(groups)
-    chosen = groups_in_scope(groups, config.surgery.scope)
-    others = tuple(group for group in groups if group not in chosen)
-    if not chosen:
-        raise ModelError(
-            "the model has no prunable group: "
-            + ("; ".join(f"{g.name}: {g.why_not}" for g in others[:3]) or "no convolution or linear layer was found")
-            + '. `cosep.find_groups` lists them all; the scope "all" admits those tied by additions.'
-        )
-    return chosen, others
-
-
-def _checked_widths(widths: Mapping[str, int], groups: Iterable[Group]) -> dict[str, int]:
-    """The caller's widths, each of a group that is there and within it."""
-    known = {group.name: group.width for group in groups}
-    for name, width in widths.items():
-        if name not in known:
-            raise ConfigError(f"widths names {name!r}, which is no prunable group; there are {', '.join(known)}.")
-        if not 1 <= width <= known[name]:
-            raise ConfigError(f"widths asks for {width} channels of {name}, which has {known[name]}.")
-    return dict(widths)
-
-
-def _budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:
-    """The batches of recovery, how many make a pass, and how many updates each cut group pays for."""
-    if config.recover.schedule == "none":
-        return train, 1, 0
-    batches = batch_count(train)
-    updates = updates_per_group(batches, config.recover)
-    if not config.recover.fixed_share:
-        return train, batches, updates
-    if hasattr(train, "share"):  # our own loaders: the same images in every pass, in a new order
-        train = train.share(config.recover.share, seed=config.seed)
-        return train, batch_count(train), updates
-    return train, int(config.recover.share * batches), updates
-
-
-def _updates_so_far(state: State) -> int:
-    return sum(entry["recovery"]["updates"] for entry in state.entries if "recovery" in entry)
-
-
-def _any_channels(group: Group, width: int) -> tuple[int, ...]:
-    """As many channels as the width says, the same number in every block, to see what such a network would cost."""
-    size, each = group.width // group.blocks, -(-width // group.blocks)
-    return tuple(block * size + channel for block in range(group.blocks) for channel in range(each))
-
-
-def _blocks(groups: Iterable[Group]) -> tuple[str, ...]:
-    """The smallest modules around each group: what goes in and comes out of them is not cut in the scope `interior`."""
-    found: dict[str, None] = {}
-    for group in groups:
-        parts = [name.split(".")[:-1] for name in (*group.producers, *group.consumers)]
-        common = []
-        for pieces in zip(*parts, strict=False):
-            if len(set(pieces)) > 1:
-                break
-            common.append(pieces[0])
-        if common:
-            found[".".join(common)] = None
-    return tuple(found)
-
-
 def _thinned(values: tuple[float, ...], most: int = 200) -> list[float]:
     """The curve in at most so many points, each the mean of as many values."""
     size = -(-len(values) // most) or 1
     return [round(sum(part) / len(part), 6) for i in range(0, len(values), size) if (part := values[i : i + size])]
 
 
-def _first_input(calibration: Batches) -> Tensor:
-    """The inputs of the first batch, checked: what the model is traced with."""
-    batch = next(iter(calibration), None)
-    if batch is None:
-        raise CalibrationError("the calibration loader gave no batch. Give it data, or a smaller batch size.")
-    return pair_of(batch, "the first batch of the calibration loader")[0]
-
-
-def _classes_of(model: nn.Module, example: Tensor) -> int:
-    """How many classes the model tells apart: the width of its output."""
-    with evaluating(model):
-        return logits_of(model, example).shape[1]
-
-
-def _milliseconds(model: nn.Module, example: Tensor) -> float:
-    return latency({"model": model}, example, repeats=LATENCY_REPEATS)["model"].median_ms
+def _updates_so_far(state: State) -> int:
+    return sum(entry["recovery"]["updates"] for entry in state.entries if "recovery" in entry)

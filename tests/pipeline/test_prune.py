@@ -80,7 +80,9 @@ def test_without_recovery_nothing_is_trained(base, digits, quick):
 def test_the_paper_preset_neither_compensates_nor_distils(base, digits, quick):
     report = pruned(base, digits, quick("paper", recover={"share": 0.5})).report
     assert all(entry["compensation"] == [] for entry in report["groups"])
-    assert all(entry["recovery"]["outcome"] == "done" for entry in report["groups"])
+    cut = [entry for entry in report["groups"] if entry["kept"] < entry["width"]]
+    assert cut
+    assert all(entry["recovery"]["outcome"] == "done" for entry in cut)
     assert {"compensate", "batchnorm"}.isdisjoint(report["seconds"])
 
 

@@ -1,0 +1,138 @@
+"""Before the first cut: what a run may prune, what it may spend, and the widths that its limits ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor, nn
+
+from cosep.batches import pair_of
+from cosep.config import PruneConfig, amount
+from cosep.errors import CalibrationError, ConfigError, ModelError
+from cosep.groups import groups_in_scope
+from cosep.job import Batches, Job
+from cosep.limits import Fit, fitting_widths
+from cosep.measure import latency, macs, parameters
+from cosep.modes import evaluating, logits_of
+from cosep.records import Group, Layout, Selection
+from cosep.surgery import apply_layout, layout_of
+from cosep.tune import batch_count, updates_per_group
+
+LATENCY_REPEATS = 30
+
+
+def chosen_groups(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """The groups that the scope lets us prune, and the others."""
+    groups = tuple(groups)
+    chosen = groups_in_scope(groups, config.surgery.scope)
+    others = tuple(group for group in groups if group not in chosen)
+    if not chosen:
+        raise ModelError(
+            "the model has no prunable group: "
+            + ("; ".join(f"{g.name}: {g.why_not}" for g in others[:3]) or "no convolution or linear layer was found")
+            + '. `cosep.find_groups` lists them all; the scope "all" admits those tied by additions.'
+        )
+    return chosen, others
+
+
+def checked_widths(widths: Mapping[str, int], groups: Iterable[Group]) -> dict[str, int]:
+    """The caller's widths, each of a group that is there and within it."""
+    known = {group.name: group.width for group in groups}
+    for name, width in widths.items():
+        if name not in known:
+            raise ConfigError(f"widths names {name!r}, which is no prunable group; there are {', '.join(known)}.")
+        if not 1 <= width <= known[name]:
+            raise ConfigError(f"widths asks for {width} channels of {name}, which has {known[name]}.")
+    return dict(widths)
+
+
+def budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:
+    """The batches of recovery, how many make a pass, and how many updates each cut group pays for."""
+    if config.recover.schedule == "none":
+        return train, 1, 0
+    batches = batch_count(train)
+    updates = updates_per_group(batches, config.recover)
+    if not config.recover.fixed_share:
+        return train, batches, updates
+    if hasattr(train, "share"):  # our own loaders: the same images in every pass, in a new order
+        train = train.share(config.recover.share, seed=config.seed)
+        return train, batch_count(train), updates
+    return train, int(config.recover.share * batches), updates
+
+
+def _any_channels(group: Group, width: int) -> tuple[int, ...]:
+    """As many channels as the width says, the same number in every block, to see what such a network would cost."""
+    size, each = group.width // group.blocks, -(-width // group.blocks)
+    return tuple(block * size + channel for block in range(group.blocks) for channel in range(each))
+
+
+def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:
+    """The smallest modules around each group: what goes in and comes out of them is not cut in the scope `interior`."""
+    found: dict[str, None] = {}
+    for group in groups:
+        parts = [name.split(".")[:-1] for name in (*group.producers, *group.consumers)]
+        common = []
+        for pieces in zip(*parts, strict=False):
+            if len(set(pieces)) > 1:
+                break
+            common.append(pieces[0])
+        if common:
+            found[".".join(common)] = None
+    return tuple(found)
+
+
+def first_input(calibration: Batches) -> Tensor:
+    """The inputs of the first batch, checked: what the model is traced with."""
+    batch = next(iter(calibration), None)
+    if batch is None:
+        raise CalibrationError("the calibration loader gave no batch. Give it data, or a smaller batch size.")
+    return pair_of(batch, "the first batch of the calibration loader")[0]
+
+
+def classes_of(model: nn.Module, example: Tensor) -> int:
+    """How many classes the model tells apart: the width of its output."""
+    with evaluating(model):
+        return logits_of(model, example).shape[1]
+
+
+def _milliseconds(model: nn.Module, example: Tensor) -> float:
+    return latency({"model": model}, example, repeats=LATENCY_REPEATS)["model"].median_ms
+
+
+def limited_widths(job: Job, selected: Callable[[Group], Selection]) -> list[Fit]:
+    """The widths that meet the limits on size and time, from the curves of the unpruned network; one fit a limit."""
+    limits = job.config.limits
+    if not (limits.max_macs or limits.max_params or limits.max_latency_ms):
+        return []
+    selections = {group.name: selected(group) for group in job.groups}
+
+    def network(widths: Mapping[str, int]) -> nn.Module:
+        layout: Layout = {}
+        for group in job.groups:
+            kept = _any_channels(group, widths[group.name])
+            layout = {**layout, **layout_of(job.original, group, kept, layout)}
+        return apply_layout(job.original, layout)
+
+    costs: list[tuple[str, float, Callable[[nn.Module], float]]] = []
+    if limits.max_macs:
+        whole = job.before["macs"]
+        costs.append(("MACs", amount("limits.max_macs", limits.max_macs, whole), lambda m: macs(m, job.example)))
+    if limits.max_params:
+        whole = job.before["parameters"]
+        costs.append(("parameters", amount("limits.max_params", limits.max_params, whole), parameters))
+    if limits.max_latency_ms:
+        costs.append(("latency in ms", limits.max_latency_ms, lambda m: _milliseconds(m, job.example)))
+    fits = []
+    for what, limit, cost in costs:
+        price = partial(_price, network, cost)
+        fits.append(fitting_widths(selections, price, limit, what))
+    narrowest = {name: min(fit.widths[name] for fit in fits) for name in selections}
+    return [*fits[:-1], replace(fits[-1], widths=narrowest)]
+
+
+def _price(
+    network: Callable[[Mapping[str, int]], nn.Module], cost: Callable[[nn.Module], float], widths: Mapping[str, int]
+) -> float:
+    return cost(network(widths))
