@@ -126,7 +126,7 @@ def headline(report: Mapping[str, Any]) -> list[dict[str, Any]]:
                 f"{one_time['median_ms']:.2f} ms",
                 f"{speedup:.2f}× as fast" if speedup else "",
                 other_time["median_ms"] / one_time["median_ms"] if one_time["median_ms"] else None,
-                f"median of {other_time['repeats']}; 10 to 90 % of them {other_time['p10_ms']:.2f} to "
+                f"median of {other_time['repeats']}, 10th to 90th percentile {other_time['p10_ms']:.2f} to "
                 f"{other_time['p90_ms']:.2f} ms; batch {other_time['batch']}, {other_time['threads']} "
                 f"{'thread' if other_time['threads'] == 1 else 'threads'}, {other_time['device']}",
             )

@@ -28,31 +28,32 @@ function retention() {
 
 function drawRetention(space) {
   const groups = run.groups, count = groups.length;
-  const margin = { left: 44, right: 8, top: 22, bottom: 6 };
-  const width = Math.max(space, margin.left + margin.right + count * 15);
-  const band = Math.min((width - margin.left - margin.right) / Math.max(count, 1), 170);
   const letters = Math.min(22, Math.max(...groups.map((g) => [...g.name].length)));
-  const flat = band > letters * 6.6 + 8;
-  const below = flat ? 24 : 14 + letters * 5;
-  const height = 200 + below, bottom = height - below;
+  const flat = (space - 52) / count > letters * 7 + 8;
+  // Tilted names reach down, and to the left of their bars.
+  const margin = { left: flat ? 44 : Math.max(44, letters * 4.2 - 4), right: 8, top: 40 };
+  const width = Math.max(space, margin.left + margin.right + count * 15);
+  const band = Math.min((width - margin.left - margin.right) / Math.max(count, 1), 300);
+  const below = flat ? 26 : 22 + letters * 5.6;
+  const height = 220 + below, bottom = height - below;
   const [, most] = extent(groups.map((g) => g.width));
   const y = scale(0, most, bottom, margin.top);
   const svg = s("svg", { width, height, role: "radiogroup", "aria-label": "Groups; the arrow keys choose one" });
-  for (const t of whole(ticks(0, most, 4))) svg.append(s("line", { class: "gridline", x1: margin.left, x2: width - margin.right, y1: y(t), y2: y(t) }), s("text", { x: margin.left - 6, y: y(t) + 4, "text-anchor": "end", "aria-hidden": "true" }, num(t)));
+  for (const t of whole(ticks(0, most, 4))) svg.append(s("line", { class: "gridline", x1: margin.left, x2: margin.left + band * count, y1: y(t), y2: y(t) }), s("text", { x: margin.left - 6, y: y(t) + 4, "text-anchor": "end", "aria-hidden": "true" }, num(t)));
   svg.append(s("text", { x: 4, y: 12, "aria-hidden": "true" }, "channels"));
   groups.forEach((g, i) => {
-    const left = margin.left + i * band, middle = left + band / 2, thick = Math.min(band * 0.72, 56), x = middle - thick / 2;
+    const left = margin.left + i * band, middle = left + band / 2, thick = Math.min(band * 0.72, 72), x = middle - thick / 2;
     const label = clipped(g.name, 22);
     svg.append(s("g", { class: "choice", role: "radio", "aria-checked": String(i === current), tabindex: i === current ? 0 : -1, "aria-label": `${g.name}: ${total(g)}`, "data-group": i,
       onclick: () => choose(i, true), onpointermove: (event) => tell(event, `${named(g.name)}\n${total(g)}\n${g.reason}`), onpointerleave: hush },
-      s("rect", { class: "hit", x: left + 1, y: margin.top - 16, width: band - 2, height: height - margin.top + 14, rx: 4 }),
+      s("rect", { class: "hit", x: left + 1, y: margin.top - 20, width: band - 2, height: height - margin.top + 18, rx: 4 }),
       g.kept < g.width && s("rect", { class: "removed", x: x + 0.5, y: y(g.width), width: thick - 1, height: Math.max(y(g.kept) - y(g.width), 0) }),
       s("rect", { class: "kept", x, y: y(g.kept), width: thick, height: Math.max(bottom - y(g.kept), 1) }),
       band > 40 && s("text", { x: middle, y: y(g.width) - 5, "text-anchor": "middle", "aria-hidden": "true" }, `${g.kept}/${g.width}`),
       flat ? s("text", { class: "label", x: middle, y: bottom + 16, "text-anchor": "middle", "aria-hidden": "true" }, named(label))
         : s("text", { class: "label", "text-anchor": "end", transform: `translate(${middle + 4} ${bottom + 12}) rotate(-55)`, "aria-hidden": "true", "font-size": 11 }, named(label))));
   });
-  svg.append(s("line", { class: "axis", x1: margin.left, x2: width - margin.right, y1: bottom, y2: bottom }));
+  svg.append(s("line", { class: "axis", x1: margin.left, x2: margin.left + band * count, y1: bottom, y2: bottom }));
   return width > space ? h("div", { class: "scroll" }, svg) : svg;
 }
 
@@ -68,7 +69,7 @@ function course() {
     text: `From ${percent(known[0].accuracy, 2)} to ${percent(known[known.length - 1].accuracy, 2)}` + (lowest === known[0] ? "." : `; lowest ${percent(lowest.accuracy, 2)} after ${named(clipped(lowest.name, 60))}.`),
     wide: true,
     draw: (width) => {
-      const height = 200, margin = { left: 56, right: 16, top: 22, bottom: 40 };
+      const height = 210, margin = { left: 56, right: 16, top: 32, bottom: 40 };
       const x = scale(0, steps.length - 1, margin.left + 8, width - margin.right), [low, high] = padded(extent(accuracy), 0.1);
       const y = scale(low, Math.min(high, 1.002), height - margin.bottom, margin.top);
       const svg = s("svg", { width, height },
@@ -133,7 +134,7 @@ function spaceFigure(g) {
       // The same unit on both axes: distances are what this picture is about.
       const unit = Math.min((width - 2 * margin) / (x1 - x0 || 1), (height - 2 * margin) / (y1 - y0 || 1));
       const px = space.x.map((v) => width / 2 + (v - (x0 + x1) / 2) * unit), py = space.y.map((v) => height / 2 - (v - (y0 + y1) / 2) * unit);
-      const r = space.x.length > 250 ? 3 : space.x.length > 100 ? 4 : 5;
+      const many = space.x.length > 120, r = space.x.length > 250 ? 2.6 : many ? 3.6 : 5, thin = many ? 0.55 : 1;
       const share = scale(lightest, heaviest, 0, 1);
       const svg = s("svg", { width, height });
       if (clustered) for (let c = 0; c < px.length; c++) {
@@ -143,13 +144,13 @@ function spaceFigure(g) {
       const order = [...px.keys()].sort((a, b) => kept.has(a) - kept.has(b));
       for (const c of order) {
         const fill = css(color(share(space.weight[c])));
-        svg.append(kept.has(c) ? s("path", { class: "stays", d: diamond(px[c], py[c], r + 2.5), fill }) : s("circle", { class: "point", cx: px[c].toFixed(1), cy: py[c].toFixed(1), r, fill }));
-        if (medoids.has(c)) svg.append(s("path", { class: "medoid", d: triangle(px[c], py[c], r + 5) }));
+        svg.append(kept.has(c) ? s("path", { class: "stays", d: diamond(px[c], py[c], r + 2.5 * thin), fill, "stroke-width": 2 * thin }) : s("circle", { class: "point", cx: px[c].toFixed(1), cy: py[c].toFixed(1), r, fill }));
+        if (medoids.has(c)) svg.append(s("path", { class: "medoid", d: triangle(px[c], py[c], r + 5 * thin), "stroke-width": 1.4 * thin }));
       }
       nearest(svg, px.map((v, c) => [v, py[c]]), about);
       return svg;
     },
-    legend: () => [key(s("path", { class: "stays", d: diamond(0, 0, 5.5), fill: style("--ramp2") }), clustered ? "kept (representative)" : "kept"), key(s("circle", { class: "point", r: 4.5, fill: style("--ramp2") }), "removed"),
+    legend: () => [key(s("path", { class: "stays", "stroke-width": 2, d: diamond(0, 0, 5.5), fill: style("--ramp2") }), clustered ? "kept (representative)" : "kept"), key(s("circle", { class: "point", r: 4.5, fill: style("--ramp2") }), "removed"),
       ...(clustered ? [key(s("path", { class: "medoid", d: triangle(0, 1, 6) }), "medoid"), key(s("line", { class: "spoke", x1: -7, x2: 7 }), "member to medoid")] : []), rampKey("weight", num(lightest), num(heaviest))],
     rows: () => table([["channel", false], ["what became of it", true], ["cluster", false], ["weight", false], ["mean separability", false], ["first axis", false], ["second axis", false]],
       space.x.map((_, c) => [c, words(c), clustered ? g.clusters[c] : null, space.weight[c], space.separability[c], space.x[c], space.y[c]])),
@@ -176,29 +177,41 @@ function matrixFigure(g) {
     text: `${rows} channels × ${m.total.toLocaleString("en")} pairs of classes${some}. ${m.metric}, mean ${num((sum / values.length / 255) * m.high)}, between 0 and ${num(m.high)}.${limited} Rows of a cluster lie together; the strip on the left marks the channels that stay.`,
     label: `Matrix of ${rows} channels by ${columns} class pairs; the table below holds its rows`,
     draw: (width) => {
-      const height = Math.max(160, Math.min(rows * 9, 460)), strip = 14, ratio = window.devicePixelRatio || 1, color = ramp();
+      const strip = 14, step = (width - strip) / columns, letters = Math.min(24, Math.max(...m.pairs.map((pair) => [...shortPair(...pair, 10)].length)) - 4);
+      const foot = step >= 13 ? letters * 5.2 + 14 : 0, high = Math.max(160, Math.min(rows * 9, 460)), ratio = window.devicePixelRatio || 1, color = ramp();
       const inner = h("canvas", { width: columns, height: rows }), pen = inner.getContext("2d"), image = pen.createImageData(columns, rows);
       const shades = Array.from({ length: 256 }, (_, v) => color(v / 255));
       values.forEach((v, i) => { const rgb = shades[v]; image.data[4 * i] = rgb[0]; image.data[4 * i + 1] = rgb[1]; image.data[4 * i + 2] = rgb[2]; image.data[4 * i + 3] = 255; });
       pen.putImageData(image, 0, 0);
-      const canvas = h("canvas", { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+      const canvas = h("canvas", { width: Math.round(width * ratio), height: Math.round((high + foot) * ratio) });
       canvas.style.width = width + "px";
-      canvas.style.height = height + "px";
+      canvas.style.height = high + foot + "px";
       const draw = canvas.getContext("2d");
       draw.scale(ratio, ratio);
       draw.imageSmoothingEnabled = false;
-      draw.drawImage(inner, strip, 0, width - strip, height);
+      draw.drawImage(inner, strip, 0, width - strip, high);
       m.rows.forEach((channel, row) => {
         draw.fillStyle = style(kept.has(channel) ? "--mark" : "--surface");
-        draw.fillRect(0, (row * height) / rows, strip - 5, Math.ceil(height / rows));
+        draw.fillRect(0, (row * high) / rows, strip - 5, Math.ceil(high / rows));
       });
-      if (g.clusters.length && g.medoids.length < height / 4) {
+      if (g.clusters.length && g.medoids.length < high / 4) {
         draw.fillStyle = style("--surface");
-        for (let row = 1; row < rows; row++) if (g.clusters[m.rows[row]] !== g.clusters[m.rows[row - 1]]) draw.fillRect(0, (row * height) / rows - 0.75, width, 1.5);
+        for (let row = 1; row < rows; row++) if (g.clusters[m.rows[row]] !== g.clusters[m.rows[row - 1]]) draw.fillRect(0, (row * high) / rows - 0.75, width, 1.5);
       }
+      if (foot) m.pairs.forEach((pair, column) => {
+        draw.save();
+        draw.translate(strip + (column + 0.5) * step + 4, high + 8);
+        draw.rotate(-Math.PI / 3);
+        draw.fillStyle = style("--soft");
+        draw.font = "11px system-ui, sans-serif";
+        draw.textAlign = "right";
+        draw.textBaseline = "middle";
+        draw.fillText(shortPair(...pair, 10), 0, 0);
+        draw.restore();
+      });
       const look = (event) => {
         const box = canvas.getBoundingClientRect();
-        const row = Math.floor(((event.clientY - box.top) / height) * rows), column = Math.floor(((event.clientX - box.left - strip) / (width - strip)) * columns);
+        const row = Math.floor(((event.clientY - box.top) / high) * rows), column = Math.floor(((event.clientX - box.left - strip) / (width - strip)) * columns);
         if (row < 0 || row >= rows || column >= columns) { hush(); return; }
         const channel = m.rows[row], cluster = g.clusters.length ? `, cluster ${g.clusters[channel]}` : "";
         tell(event, `channel ${channel}: ${words(channel)}${cluster}` + (column < 0 ? "" : `\n${shortPair(...m.pairs[column], 40)}: ${num(value(row, column))}`));
@@ -332,10 +345,10 @@ function show() {
       h("ul", { class: "tiles" }, run.headline.map(tile)), run.limits.map((note) => h("p", {}, note))),
     section("The network at a glance", run.groups.length ? retention() : h("p", {}, "No group was pruned."), course()),
     run.groups.length ? section("One group", h("div", { class: "chooser" }, h("label", { for: "picker" }, "Group"), h("button", { type: "button", id: "previous", "aria-label": "Previous group", onclick: () => choose(current - 1, false) }, "←"), picker, h("button", { type: "button", id: "next", "aria-label": "Next group", onclick: () => choose(current + 1, false) }, "→"), place), said, detail) : "",
-    section("About this run",
-      run.not_pruned.length > 0 && h("div", { class: "card" }, h("h3", {}, `Not prunable here: ${run.not_pruned.length} groups`), scrolled("Table: not prunable", table([["group", true], ["channels", false], ["why", true]], run.not_pruned))),
-      seconds > 0 && h("div", { class: "card" }, h("h3", {}, "Where the time went"), table([["stage", true], ["seconds", false], ["share", false]], run.seconds.map(([stage, value]) => [stage, value.toFixed(2), percent(value / seconds)]))),
-      h("div", { class: "card" }, h("h3", {}, "Settings"), behind("settings", () => table([["section", true], ["setting", true], ["value", true]], run.settings), `All ${run.settings.length} settings`), run.about.length > 0 && behind("about", () => table([["what", true], ["value", true]], run.about), "What the run is of"))));
+    section("About this run", h("div", { class: "grid" },
+      run.not_pruned.length > 0 && h("div", { class: "card" }, h("h3", {}, `Not prunable here: ${run.not_pruned.length} ${run.not_pruned.length === 1 ? "group" : "groups"}`), scrolled("Table: not prunable", table([["group", true], ["channels", false], ["why", true]], run.not_pruned))),
+      seconds > 0 && h("div", { class: "card" }, h("h3", {}, "Where the time went"), table([["stage", true], ["seconds", false], ["share", false]], [...run.seconds].sort((a, b) => b[1] - a[1]).map(([stage, value]) => [stage, value.toFixed(2), percent(value / seconds)]))),
+      h("div", { class: "card wide" }, h("h3", {}, "Settings"), behind("settings", () => table([["section", true], ["setting", true], ["value", true]], run.settings), `All ${run.settings.length} settings`), run.about.length > 0 && behind("about", () => table([["what", true], ["value", true]], run.about), "What the run is of")))));
   keepPainted();
   const asked = Number((location.hash.match(/^#group-(\d+)$/) || [])[1]);
   if (run.groups.length) choose(asked >= 1 && asked <= run.groups.length ? asked - 1 : 0, false);
