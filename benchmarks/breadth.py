@@ -104,6 +104,7 @@ def examine(spec: str, size: int, onnx: bool) -> dict:
         "cut": len(done),
         "skipped": Counter(_general(g.why_not) for g in groups if g.scope is None).most_common(),
         "taken_back": {name: c.reason for name, c in checks.items() if not c.equal},
+        "vacuous": sum(not c.informative for c in checks.values() if c.equal),
         "worst": max((c.max_difference for c in checks.values() if c.equal), default=0.0),
         "macs": [macs(model, example), macs(small, example)],
         "parameters": [parameters(model), parameters(small)],
@@ -202,7 +203,7 @@ def summary(rows: list[dict], family: str) -> str:
     )
 
 
-def table(rows: list[dict], not_yet: list[str]) -> str:
+def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
     lines = [
         "# Supported models",
         "",
@@ -228,6 +229,7 @@ def table(rows: list[dict], not_yet: list[str]) -> str:
         cells = [row["model"], row["size"], row["groups"], row["interior"], row["cut"], row["all"], why, left]
         cells += [f"{row['worst']:.0e}", row["saved"], row.get("onnx", "–")]
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", f"Not examined yet: {', '.join(missing)}."] if missing else []
     lines += ["", "Not yet (transformers): " + ", ".join(not_yet) + ".", ""]
     return "\n".join(lines)
 
@@ -253,7 +255,9 @@ def main() -> None:
     paths = [arguments.results / (spec.replace(":", "_") + ".json") for spec in specs]
     rows = [json.loads(p.read_text()) for p in paths if p.exists()]
     if arguments.table is not None:
-        arguments.table.write_text(table(rows, [s for s in specs if is_transformer(s)]))
+        transformers = [s for s in specs if is_transformer(s)]
+        missing = [s for s, p in zip(specs, paths, strict=True) if not p.exists() and s not in transformers]
+        arguments.table.write_text(table(rows, missing, transformers))
     for family in ("torchvision", "timm"):
         print(summary(rows, family))
 

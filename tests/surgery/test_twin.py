@@ -75,6 +75,17 @@ def test_outputs_that_are_not_finite_prove_nothing():
     assert "not finite" in result.check.reason
 
 
+def test_a_proof_on_constant_outputs_says_that_it_proves_nothing():
+    model, x, group = first_group(nets.Plain, "a")
+    kept = nets.some(group)
+    assert cut_checked(model, group, kept, {}, x).check.informative
+    with torch.no_grad():
+        model.b.weight.zero_()
+    check = cut_checked(model, group, kept, {}, x).check
+    assert check.equal
+    assert not check.informative
+
+
 def test_checking_leaves_no_hooks_modes_or_weights_behind_even_after_a_failure():
     model, x, group = first_group(nets.Normed, "a")
     kept = nets.some(group)

@@ -29,6 +29,7 @@ class TwinCheck:
     max_difference: float
     tolerance: float
     reason: str = ""  # in words, where they are not equal
+    informative: bool = True  # False where every consumer's output is constant, so that nothing could have differed
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,8 @@ def check_cut(
         if math.isnan(difference) or difference > worst:  # never true again once it is NaN: that is the answer
             worst, where = difference, name
     if worst <= tolerance:
-        return TwinCheck(True, worst, tolerance)
+        informative = any(bool(value.min() != value.max()) for value in expected_inner.values() if value.numel())
+        return TwinCheck(True, worst, tolerance, informative=informative)
     if math.isnan(worst):
         return TwinCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
     return TwinCheck(False, worst, tolerance, f"differs from its masked twin by {worst:.2g} at {where}")
