@@ -28,19 +28,19 @@ def trained():
 def make_run(trained, tmp_path_factory):
     data, base = trained
 
-    def make(name, kind="default", **changes):
+    def make(name, kind="default", callbacks=None, **changes):
         fast = {
             "observe": {"images": 300},
             "surgery": {"images": 60},
             "recover": {"share": 0.2, "epochs": 1.0},
             "device": {"accelerator": "cpu"},
         }
-        folder = tmp_path_factory.mktemp("runs") / name
+        folder = name if isinstance(name, Path) else tmp_path_factory.mktemp("runs") / name
         about = {"model": "digits_cnn", "data": "digits", "classes": 10, "class_names": list(data.class_names)}
         config = replace_settings(replace_settings(preset(kind), fast), changes)
         prune(
             base, data.calibration, data.test, config=config, train=data.train, holdout=data.holdout, run=folder,
-            about=about,
+            about=about, callbacks=callbacks,
         )  # fmt: skip
         return folder
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cosep.errors import ArtifactError, RunError
+from cosep.job import Callbacks
 from cosep.report.html import embedded
 from cosep.report.page import group_document, lost_document, matrix_document, row_order, run_document, run_page, summary
 from cosep.report.words import change, count, duration, points, reason_in_words, size
@@ -212,6 +213,25 @@ def test_a_real_run_leaves_its_page_and_the_page_can_be_drawn_again(real_run):
         assert evidence.profiles.shape == (plan.width, 45)
         assert set(evidence.best_kept.tolist()) <= set(plan.kept)
         assert bool((evidence.best_kept_score <= evidence.best_score).all())
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_evidence(make_run, real_run):
+    def stop(group, stage):
+        if (group, stage) == ("layer2.0.conv1", "cut"):
+            raise KeyboardInterrupt
+
+    folder = real_run.parent / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        make_run(folder, callbacks=Callbacks(on_stage=stop))
+    assert not (folder / "report.html").exists()
+    make_run(folder)
+    written = sorted((real_run / "evidence").iterdir())
+    assert [path.name for path in written] == ["0.safetensors", "1.safetensors", "2.safetensors"]
+    for path in written:
+        assert (folder / "evidence" / path.name).read_bytes() == path.read_bytes()
+    (folder / "report.html").unlink()
+    make_run(folder)  # finished, but for its page
+    assert (folder / "report.html").exists()
 
 
 def test_evidence_of_another_group_is_refused(real_run, tmp_path):

@@ -69,7 +69,7 @@ def demo_command(
         ours, theirs = (r.report["after"]["accuracy"] for r in (result, rival))
         say(f"test accuracy after recovery:          CoSeP {percent(ours)}, random channels {percent(theirs)}")
         say("one seed on a toy problem: see `cosep prune --help` for your own model")
-    console.print(str(out), highlight=False)
+    console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)
 
 
 def _clear(folder: Path) -> None:

@@ -73,4 +73,4 @@ def prune_command(
         console.print(summary_table(result.report))
     if json:
         print_json(result.report)
-    console.print(f"{out}", highlight=False)
+    console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)
