@@ -11,7 +11,7 @@ from cosep.config import ObserveConfig, ProfileConfig, SelectConfig
 from cosep.observe import class_histograms, class_moments
 from cosep.profile import separability_space
 from cosep.records import Selection
-from cosep.select import select
+from cosep.select import check_degree, select
 
 
 def select_channels(
@@ -36,6 +36,7 @@ def select_channels(
     if select_config is None:
         select_config = SelectConfig(representative="medoid" if weights is None else "weighted")
     moments = class_moments(activations, labels, classes)
+    check_degree(moments.channels, select_config.degree)
     histograms = class_histograms(activations, labels, classes, bins=bins) if profile.metric == "jm-histogram" else None
     space = separability_space(moments, profile, histograms=histograms, salience=salience)
     return select(space, weights=weights, scores=scores, config=select_config)
