@@ -133,6 +133,11 @@ class Page:
     def hover(self, x, y):
         self.do("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def tap(self, x, y):
+        self.do("Emulation.setTouchEmulationEnabled", enabled=True)
+        self.do("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.do("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def press(self, key):
         for kind in ("keyDown", "keyUp"):
             self.do("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])

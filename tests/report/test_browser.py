@@ -110,6 +110,8 @@ def test_hovering_a_point_names_its_channel_and_a_cell_its_pair(page, tmp_path):
     assert any(name in tab.run(TIP) for name in ("cat", "dog", "owl", "fox"))
     tab.hover(2, 2)
     assert tab.run(TIP) == ""
+    tab.tap(*tab.run(place + "(['Separability space', 'path.stays'])"))  # a lifted finger still wants to read
+    assert tab.run(TIP).startswith("channel ")
 
 
 def test_there_is_a_table_behind_every_chart(page, real_run):
@@ -187,6 +189,11 @@ def test_axe_finds_nothing_serious(page, axe, real_run, comparison, how):
 def test_on_paper_everything_is_drawn_in_light_colours(page, real_run):
     tab = page(real_run / "report.html", dark=True)
     assert len(tab.do("Page.printToPDF")["data"]) > 50_000
+    tab.do("Emulation.setEmulatedMedia", media="print")
+    tab.resize(700)  # narrower than the charts were drawn
+    right = "Math.max(...[...document.querySelectorAll('svg, canvas')].map(e => e.getBoundingClientRect().right))"
+    assert tab.run(right) <= 700
+    tab.do("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     dark = tab.run("getComputedStyle(document.documentElement).getPropertyValue('--surface')")
     tab.run("window.dispatchEvent(new Event('beforeprint')); 1")
     light = tab.run("getComputedStyle(document.documentElement).getPropertyValue('--surface')")

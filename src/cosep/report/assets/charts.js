@@ -112,12 +112,17 @@ function tell(event, text) {
   tip.style.top = (below ? event.clientY + 18 : event.clientY - tip.offsetHeight - 10) + window.scrollY + "px";
 }
 const hush = () => { tip.hidden = true; };
+// A finger leaves when it is lifted, and what it pointed at should still be named then: until the next touch.
+const away = (event) => event.pointerType !== "touch";
+const leave = (event) => { if (away(event)) hush(); };
 
 // Name the nearest of some places under the pointer, and ring it.
 function nearest(svg, places, text, reach = 26) {
   const halo = s("circle", { class: "halo", r: 9, visibility: "hidden" });
   svg.append(halo);
-  const quiet = () => { hush(); halo.setAttribute("visibility", "hidden"); };
+  const quiet = (event) => {
+    if (away(event)) { hush(); halo.setAttribute("visibility", "hidden"); }
+  };
   const look = (event) => {
     const box = svg.getBoundingClientRect();
     const px = event.clientX - box.left, py = event.clientY - box.top;
@@ -126,7 +131,7 @@ function nearest(svg, places, text, reach = 26) {
       const far = (cx - px) ** 2 + (cy - py) ** 2;
       if (far < least) { least = far; best = i; }
     });
-    if (best < 0) { quiet(); return; }
+    if (best < 0) { hush(); halo.setAttribute("visibility", "hidden"); return; }
     halo.setAttribute("cx", places[best][0]);
     halo.setAttribute("cy", places[best][1]);
     halo.setAttribute("visibility", "visible");
@@ -165,6 +170,8 @@ function figure({ title, text, draw, label, rows, wide, legend, role = "img" }) 
     const width = plot.clientWidth;
     if (!width) return;
     plot.replaceChildren(draw(width));
+    const svg = plot.querySelector("svg");
+    if (svg) svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`); // paper scales it
     if (keys) keys.replaceChildren(...legend());
   };
   figures.push({ box, plot, paint, width: 0 });
@@ -184,6 +191,7 @@ function keepPainted() {
   // On paper everything is drawn in the light colours, whatever the screen has.
   window.addEventListener("beforeprint", () => { document.documentElement.classList.add("paper"); paintAll(true); });
   window.addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); paintAll(true); });
+  document.addEventListener("pointerdown", hush, true);
   document.body.append(tip);
 }
 const tile = (t) => h("li", { class: "tile" }, h("p", { class: "label" }, t.label), h("div", { class: "after" }, t.after),

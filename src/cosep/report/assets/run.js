@@ -45,7 +45,7 @@ function drawRetention(space) {
     const left = margin.left + i * band, middle = left + band / 2, thick = Math.min(band * 0.72, 72), x = middle - thick / 2;
     const label = clipped(g.name, 22);
     svg.append(s("g", { class: "choice", role: "radio", "aria-checked": String(i === current), tabindex: i === current ? 0 : -1, "aria-label": `${g.name}: ${total(g)}`, "data-group": i,
-      onclick: () => choose(i, true), onpointermove: (event) => tell(event, `${named(g.name)}\n${total(g)}\n${g.reason}`), onpointerleave: hush },
+      onclick: () => choose(i, true), onpointermove: (event) => tell(event, `${named(g.name)}\n${total(g)}\n${g.reason}`), onpointerleave: leave },
       s("rect", { class: "hit", x: left + 1, y: margin.top - 20, width: band - 2, height: height - margin.top + 18, rx: 4 }),
       g.kept < g.width && s("rect", { class: "removed", x: x + 0.5, y: y(g.width), width: thick - 1, height: Math.max(y(g.kept) - y(g.width), 0) }),
       s("rect", { class: "kept", x, y: y(g.kept), width: thick, height: Math.max(bottom - y(g.kept), 1) }),
@@ -218,7 +218,7 @@ function matrixFigure(g) {
       };
       canvas.addEventListener("pointermove", look);
       canvas.addEventListener("pointerdown", look);
-      canvas.addEventListener("pointerleave", hush);
+      canvas.addEventListener("pointerleave", leave);
       return canvas;
     },
     legend: () => [rampKey(m.metric, "0", num(m.high)), key(s("rect", { x: -4, y: -6, width: 8, height: 12, fill: style("--mark") }), "kept")],
@@ -348,7 +348,7 @@ function show() {
     section("About this run", h("div", { class: "grid" },
       run.not_pruned.length > 0 && h("div", { class: "card" }, h("h3", {}, `Not prunable here: ${run.not_pruned.length} ${run.not_pruned.length === 1 ? "group" : "groups"}`), scrolled("Table: not prunable", table([["group", true], ["channels", false], ["why", true]], run.not_pruned))),
       seconds > 0 && h("div", { class: "card" }, h("h3", {}, "Where the time went"), table([["stage", true], ["seconds", false], ["share", false]], [...run.seconds].sort((a, b) => b[1] - a[1]).map(([stage, value]) => [stage, value.toFixed(2), percent(value / seconds)]))),
-      h("div", { class: "card wide" }, h("h3", {}, "Settings"), behind("settings", () => table([["section", true], ["setting", true], ["value", true]], run.settings), `All ${run.settings.length} settings`), run.about.length > 0 && behind("about", () => table([["what", true], ["value", true]], run.about), "What the run is of")))));
+      h("div", { class: "card wide screen" }, h("h3", {}, "Settings"), behind("settings", () => table([["section", true], ["setting", true], ["value", true]], run.settings), `All ${run.settings.length} settings`), run.about.length > 0 && behind("about", () => table([["what", true], ["value", true]], run.about), "What the run is of")))));
   keepPainted();
   const asked = Number((location.hash.match(/^#group-(\d+)$/) || [])[1]);
   if (run.groups.length) choose(asked >= 1 && asked <= run.groups.length ? asked - 1 : 0, false);
