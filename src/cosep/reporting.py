@@ -25,7 +25,7 @@ from cosep.report.agreement import Agreement, Density
 from cosep.report.evidence import MOST_CLASSES, Evidence, collect_evidence, evidence_from_bytes, evidence_to_bytes
 from cosep.report.run import RunRecord
 from cosep.runs import read_description, write_atomically
-from cosep.saving import read_documents
+from cosep.saving import is_saved, read_documents
 from cosep.select import select
 from cosep.surgery import channel_norms, copied, output_columns
 
@@ -77,7 +77,7 @@ def evidence_of(
 def read_run(folder: str | Path) -> RunRecord:
     """The records of a finished run, or of a saved result without a run around it."""
     folder = Path(folder)
-    if (folder / "checkpoint.safetensors").exists() and not (folder / "manifest.json").exists():
+    if (folder / "checkpoint.safetensors").exists() and not is_saved(folder):
         raise RunError(f"the run in {folder} is not finished. Give the command that began it again; it goes on.")
     plan, report = read_documents(folder)
     about = read_description(folder).get("about", {}) if (folder / "config.toml").exists() else {}

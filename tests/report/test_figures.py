@@ -1,6 +1,7 @@
 """Figures as files, and the two measures of agreement against scipy and by hand."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -79,8 +80,6 @@ def test_a_group_without_evidence_cannot_be_asked_for(tmp_path):
 
 
 def test_runs_of_the_same_name_are_told_apart(real_run, tmp_path):
-    import shutil
-
     shutil.copytree(real_run, tmp_path / "other" / real_run.name)
     names = [run.name for run in read_runs([real_run, tmp_path / "other" / real_run.name])]
     assert names[1] == f"other/{real_run.name}"

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -235,13 +236,21 @@ def test_a_run_that_was_stopped_ends_with_the_same_evidence(make_run, real_run):
 
 
 def test_evidence_of_another_group_is_refused(real_run, tmp_path):
-    import shutil
-
     folder = tmp_path / "run"
     shutil.copytree(real_run, folder)
     shutil.copy(folder / "evidence" / "0.safetensors", folder / "evidence" / "1.safetensors")
     with pytest.raises(ArtifactError, match=r"1\.safetensors is of layer1\.0\.conv1, and group 1 of the plan is"):
         read_run(folder)
+
+
+def test_a_run_that_was_killed_while_it_saved_can_be_read(real_run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(real_run, folder)
+    (folder / "checkpoint.safetensors").touch()
+    (folder / ".artifact-ready").mkdir()
+    for name in ("model.safetensors", "plan.json", "report.json", "manifest.json"):
+        (folder / name).rename(folder / ".artifact-ready" / name)
+    assert len(read_run(folder).evidence) == 3
 
 
 def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path):

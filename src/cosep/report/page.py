@@ -137,7 +137,7 @@ def headline(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     if seconds:
         longest = max(seconds, key=lambda stage: seconds[stage])
         total = sum(seconds.values())
-        share_text = f"most of it in {longest}: {percent(seconds[longest] / total, 0)}" if total else ""
+        share_text = f"longest stage: {longest}, {percent(seconds[longest] / total, 0)} of it" if total else ""
         tiles.append(_tile("Time it took", duration(total), "", "", None, share_text))
     return tiles
 

@@ -309,7 +309,7 @@ function choose(index, focus) {
     h("div", { class: "grid" }, curveFigure(g), spaceFigure(g), matrixFigure(g), lostFigure(g), recoveryFigure(g)));
   said.textContent = `${entry.name}: ${total(entry)}`;
   paintAll(false);
-  history.replaceState(null, "", "#group-" + (index + 1));
+  try { history.replaceState(null, "", "#group-" + (index + 1)); } catch { /* a page inside another has no address */ }
 }
 // A chart that is wider than the screen scrolls sideways to the chosen bar; the page itself stays where it is.
 function inView(choice) {
