@@ -13,6 +13,7 @@ from cosep.errors import ArtifactError, RunError
 from cosep.job import Callbacks
 from cosep.report.html import embedded
 from cosep.report.page import group_document, lost_document, matrix_document, row_order, run_document, run_page, summary
+from cosep.report.run import short_name
 from cosep.report.words import change, count, duration, points, reason_in_words, size
 from cosep.reporting import draw_page, read_run
 from tests.report.made import record, without_evidence
@@ -167,6 +168,22 @@ def test_a_run_in_which_nothing_could_be_pruned_has_a_page():
 def test_classes_have_the_names_of_the_data_set_where_it_has_some():
     assert run_document(record(class_names=["cat", "dog", "owl", "fox"]))["classes"] == ["cat", "dog", "owl", "fox"]
     assert run_document(record())["classes"] == ["class 0", "class 1", "class 2", "class 3"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "short"),
+    [
+        ("resnet56", "resnet56"),
+        ("torchvision:resnet50", "torchvision:resnet50"),
+        ("cifar10:/a/b c", "cifar10"),
+        ("imagefolder:/a/photos/", "photos"),
+        ("imagefolder:C:\\photos", "photos"),
+        ("/a/b/net.py:build", "net.py:build"),
+        ("", ""),
+    ],
+)
+def test_the_title_leaves_out_where_things_lie(spec, short):
+    assert short_name(spec) == short
 
 
 def words(reason, **entry):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +23,9 @@ class RunRecord:
 
     @property
     def title(self) -> str:
-        """What was pruned, in as many words as are known."""
-        model, data = self.about.get("model"), self.about.get("data")
-        return f"{model} on {data}" if model and data else str(model or self.name)
+        """What was pruned, in as many words as are known; without the folders that things were in."""
+        model, data = (short_name(str(self.about.get(key) or "")) for key in ("model", "data"))
+        return f"{model} on {data}" if model and data else model or self.name
 
     def class_name(self, label: int) -> str:
         """The data set's word for a class, or its number."""
@@ -38,3 +39,13 @@ class RunRecord:
             (entry, plan, self.evidence.get(index))
             for index, (entry, plan) in enumerate(zip(entries, self.plan.groups, strict=True))
         ]
+
+
+def short_name(spec: str) -> str:
+    """A model or data set as a command names it, without where it lies: cifar10:/data/c10 -> cifar10."""
+    kind, _, place = spec.partition(":")
+    if kind in ("cifar10", "cifar100"):
+        return kind
+    if kind == "imagefolder":
+        return re.split(r"[/\\]", place.rstrip("/\\"))[-1] or kind
+    return re.split(r"[/\\]", spec)[-1] if ".py:" in spec else spec

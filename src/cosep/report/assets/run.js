@@ -90,7 +90,7 @@ function curveFigure(g) {
   if (!c) return absent("Silhouette curve", "No curve was recorded: the channels of this group were chosen by other means, or it has too few of them.");
   const at = c.knee ?? c.given;
   const place = at === null ? -1 : c.k.indexOf(at);
-  const text = at === null ? `k from ${c.k[0]} to ${c.k[c.k.length - 1]}; the silhouette goes from ${num(c.score[0])} to ${num(c.score[c.score.length - 1])}. There is no knee.`
+  const text = at === null ? `k from ${c.k[0]} to ${c.k[c.k.length - 1]}; the silhouette goes from ${num(c.score[0])} to ${num(c.score[c.score.length - 1])}. No knee was found inside that range.`
     : `${c.knee !== null ? "Knee" : "Width given"} at k = ${at}, of k = ${c.k[0]} to ${c.k[c.k.length - 1]}. Silhouette there ${num(c.score[place])}, fit of degree ${c.degree ?? "?"} ${num(c.fit[place])}.`;
   return figure({
     title: "Mean simplified silhouette for every number of clusters", text,
@@ -150,7 +150,7 @@ function spaceFigure(g) {
       nearest(svg, px.map((v, c) => [v, py[c]]), about);
       return svg;
     },
-    legend: () => [key(s("path", { class: "stays", "stroke-width": 2, d: diamond(0, 0, 5.5), fill: style("--ramp2") }), clustered ? "kept (representative)" : "kept"), key(s("circle", { class: "point", r: 4.5, fill: style("--ramp2") }), "removed"),
+    legend: () => [key(s("path", { class: "stays", "stroke-width": 2, d: diamond(0, 0, 5.5), fill: style("--ramp2") }), clustered ? "kept (representative)" : "kept"), ...(kept.size < space.x.length ? [key(s("circle", { class: "point", r: 4.5, fill: style("--ramp2") }), "removed")] : []),
       ...(clustered ? [key(s("path", { class: "medoid", d: triangle(0, 1, 6) }), "medoid"), key(s("line", { class: "spoke", x1: -7, x2: 7 }), "member to medoid")] : []), rampKey("weight", num(lightest), num(heaviest))],
     rows: () => table([["channel", false], ["what became of it", true], ["cluster", false], ["weight", false], ["mean separability", false], ["first axis", false], ["second axis", false]],
       space.x.map((_, c) => [c, words(c), clustered ? g.clusters[c] : null, space.weight[c], space.separability[c], space.x[c], space.y[c]])),
@@ -178,7 +178,7 @@ function matrixFigure(g) {
     label: `Matrix of ${rows} channels by ${columns} class pairs; the table below holds its rows`,
     draw: (width) => {
       const strip = 14, step = (width - strip) / columns, letters = Math.min(24, Math.max(...m.pairs.map((pair) => [...shortPair(...pair, 10)].length)) - 4);
-      const foot = step >= 13 ? letters * 5.2 + 14 : 0, high = Math.max(160, Math.min(rows * 9, 460)), ratio = window.devicePixelRatio || 1, color = ramp();
+      const foot = step >= 13 ? letters * 6 + 14 : 0, high = Math.max(160, Math.min(rows * 9, 460)), ratio = window.devicePixelRatio || 1, color = ramp();
       const inner = h("canvas", { width: columns, height: rows }), pen = inner.getContext("2d"), image = pen.createImageData(columns, rows);
       const shades = Array.from({ length: 256 }, (_, v) => color(v / 255));
       values.forEach((v, i) => { const rgb = shades[v]; image.data[4 * i] = rgb[0]; image.data[4 * i + 1] = rgb[1]; image.data[4 * i + 2] = rgb[2]; image.data[4 * i + 3] = 255; });
@@ -200,8 +200,8 @@ function matrixFigure(g) {
       }
       if (foot) m.pairs.forEach((pair, column) => {
         draw.save();
-        draw.translate(strip + (column + 0.5) * step + 4, high + 8);
-        draw.rotate(-Math.PI / 3);
+        draw.translate(strip + (column + 0.5) * step, high + 6);
+        draw.rotate(-Math.PI / 2);
         draw.fillStyle = style("--soft");
         draw.font = "11px system-ui, sans-serif";
         draw.textAlign = "right";
@@ -341,7 +341,7 @@ function section(title, ...children) {
 function show() {
   const seconds = run.seconds.reduce((sum, [, value]) => sum + value, 0);
   document.getElementById("page").replaceChildren(
-    h("header", {}, h("p", { class: "soft small" }, "cosep report · run ", h("bdi", { class: "name" }, run.name)), h("h1", {}, h("bdi", {}, run.title)), h("p", { class: "lead" }, run.summary),
+    h("header", {}, h("p", { class: "soft small" }, "cosep report · run ", h("bdi", { class: "name" }, run.name)), h("h1", {}, h("bdi", {}, run.title)), h("p", { class: "lead" }, run.summary.replace(/ (%|points)/g, "\u00a0$1")),
       h("ul", { class: "tiles" }, run.headline.map(tile)), run.limits.map((note) => h("p", {}, note))),
     section("The network at a glance", run.groups.length ? retention() : h("p", {}, "No group was pruned."), course()),
     run.groups.length ? section("One group", h("div", { class: "chooser" }, h("label", { for: "picker" }, "Group"), h("button", { type: "button", id: "previous", "aria-label": "Previous group", onclick: () => choose(current - 1, false) }, "←"), picker, h("button", { type: "button", id: "next", "aria-label": "Next group", onclick: () => choose(current + 1, false) }, "→"), place), said, detail) : "",
