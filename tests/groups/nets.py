@@ -238,10 +238,15 @@ class Volume(Net):
 
 
 class StandardisedConv(nn.Conv2d):
-    """Weights normalised over their inputs before use."""
+    """Weights normalised over their inputs before use, and scaled."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.gain = nn.Parameter(torch.rand(self.out_channels, 1, 1, 1))
 
     def forward(self, x):
-        weight = F.batch_norm(self.weight.reshape(1, self.out_channels, -1), None, None, training=True)
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(flat, None, None, weight=(self.gain * 0.5).view(-1), training=True)
         return F.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
 
 

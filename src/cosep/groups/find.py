@@ -195,12 +195,12 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
         return replace(group, scope=None, why_not=fixed)
     if twice:
         return replace(group, scope=None, why_not=f"module {twice[0]} is called several times")
-    if not consumers:
-        return replace(group, scope=None, why_not="its output is not used by any layer")
     if width < 2:
         tied = any(s.span > 1 for s in slices if s.side == "out") and "parts" in notes
         why = "splits and shuffles tie all its channels to one another" if tied else "has only one channel"
         return replace(group, scope=None, why_not=why)
+    if not consumers:
+        return replace(group, scope=None, why_not="its output is not used by any layer")
     if "sum" in notes:
         main = [p for p in producers[1:] if flow.places.get(p, 1) > 1 or widest == 1]
         named = ", ".join(main[:3]) + (f" and {len(main) - 3} more" if len(main) > 3 else "")

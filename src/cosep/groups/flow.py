@@ -363,8 +363,9 @@ class _Tracer(TorchDispatchMode):
 
     def norm(self, x: Tensor, others: Sequence[Tensor], result: Tensor, axis: int) -> None:
         info = self.info(x)
-        if info.labels is None:
-            self.put(result, Info(axes=info.axes, computed=True))
+        if info.labels is None:  # weights that are normalised before use, and the gains that they get
+            gains = {k: _along(i.reshape(-1), axis, x.ndim) for t in others for k, i in self.info(t).axes.items()}
+            self.put(result, Info(axes={**info.axes, **gains}, computed=True))
             return
         channels = self.act(x, axis, f"normalised over other axes than its channels in {self.where}")
         if channels is None:
