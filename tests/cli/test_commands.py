@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
@@ -174,9 +175,10 @@ def test_control_c_leaves_a_run_that_goes_on(trained, tmp_path):
         "--checkpoint-seconds",
         "0",
     ]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as child:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # A test run in the background of a shell is born deaf to SIGINT, and so would its children be.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heed) as child:
         deadline = time.monotonic() + 120
         while not (out / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
             time.sleep(0.1)
