@@ -17,6 +17,7 @@ from cosep.records import Group, GroupPlan, Layout, Plan, Selection
 from cosep.runs import Checkpoint, Run
 from cosep.surgery import PrefixCache, apply_layout, plan_from_document, plan_to_document
 from cosep.tune import Progress
+from cosep.weights import load_weights
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -144,7 +145,7 @@ def _unpacked(tensors: Mapping[str, Tensor], document: Mapping[str, Any], origin
     plan = plan_from_document(document["plan"])
     model = apply_layout(original, plan.layout)
     start = f"{prefix}model/"
-    model.load_state_dict({name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)})
+    load_weights(model, {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)})
     previous = document.get("previous")
     return State(
         model,

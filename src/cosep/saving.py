@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cosep.artifact.folder import MANIFEST, READY, Artifact, read_artifact, write_artifact
 from cosep.errors import ArtifactError, ModelError, PlanError
 from cosep.records import Plan, Side
+from cosep.weights import load_weights
 
 SHOWN = 5  # differences that an error lists
 
@@ -97,7 +98,7 @@ def _filled(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
         if isinstance(tensor, Tensor) and tensor.dtype != weights[name].dtype:
             tensor.data = tensor.data.to(weights[name].dtype)
     with torch.no_grad():
-        model.load_state_dict(dict(weights), strict=True)
+        load_weights(model, weights)
     return model
 
 

@@ -17,6 +17,7 @@ from cosep.modes import training_flags_kept
 from cosep.tune.losses import block_outputs, comparable_blocks, recovery_loss
 from cosep.tune.schedule import rate
 from cosep.tune.source import endless
+from cosep.weights import load_weights
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -84,7 +85,7 @@ def recover(
     `progress` goes on from such a point.
     """
     if progress:
-        model.load_state_dict(progress.weights)
+        load_weights(model, progress.weights)
     wrapped, optimizer = fabric.setup(model, make_optimizer(model, config))
     if progress:
         optimizer.load_state_dict(progress.optimizer)
@@ -124,7 +125,7 @@ def recover(
             value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))  # type: ignore[arg-type]
             if not math.isfinite(value):
                 kept, weights = good
-                model.load_state_dict(weights)
+                load_weights(model, weights)
                 outcome = f"stopped: the loss of update {done + 1} was {value}; the weights of update {kept} are back"
                 return Recovery(kept, tuple(losses[:kept]), outcome)
             if done % UPDATES_BETWEEN_COPIES == 0:
