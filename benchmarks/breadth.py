@@ -200,10 +200,12 @@ def summary(rows: list[dict], family: str) -> str:
     pruned = [r for r in ran if r["cut"] > 0]
     proven = [r for r in pruned if r["cut"] == r["interior"]]
     fine = sum(is_fine(r) for r in of)
+    cuts, constant = sum(r["cut"] for r in ran), sum(r["vacuous"] for r in ran)
+    saved = sum(r["saved"] == "yes" for r in ran)
     return (
-        f"{family}: {len(of)} CNNs, {len(of) - len(ran)} ended in an error; {len(pruned)} pruned, {len(proven)} of them with "
-        f"every interior cut proven ({sum(r['cut'] for r in ran)} cuts, {sum(r['vacuous'] for r in ran)} on constant outputs); "
-        f"{sum(r['saved'] == 'yes' for r in ran)} came back from disk; all of this at once: {fine} ({100 * fine / max(1, len(of)):.0f} %)."
+        f"{family}: {len(of)} CNNs, {len(of) - len(ran)} ended in an error; {len(pruned)} pruned, {len(proven)} of them"
+        f" with every interior cut proven ({cuts} cuts, {constant} on constant outputs); {saved} came back from disk; "
+        f"all of this at once: {fine} ({100 * fine / max(1, len(of)):.0f} %)."
     )
 
 
