@@ -52,7 +52,9 @@ def merged_over_ranks(moments: Mapping[str, ClassMoments], fabric: Fabric) -> di
     merged = {}
     for name, own in moments.items():
         tensors = {f.name: t.contiguous() for f in fields(own) if (t := getattr(own, f.name)) is not None}
-        gathered = {key: fabric.all_gather(tensor) for key, tensor in tensors.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Fabric gathers by a function that torch has given a new name
+            gathered = {key: fabric.all_gather(tensor) for key, tensor in tensors.items()}
         parts = [ClassMoments(**{key: ranks[r] for key, ranks in gathered.items()}) for r in range(fabric.world_size)]
         # In the order of the ranks, so that rounding is the same everywhere.
         merged[name] = reduce(ClassMoments.merge, parts)

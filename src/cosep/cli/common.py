@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,10 @@ from cosep.errors import ConfigError, RunError
 from cosep.runs import read_description
 from cosep.zoo import input_shape, load_model
 
+# Of several processes of one run, the first speaks.
+SPEAKS = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
 # What a user reads goes to standard error, so that standard output stays clean for `--json`.
-console = Console(stderr=True)
+console = Console(stderr=True, quiet=not SPEAKS)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def shape_of(text: str | None, spec: str) -> tuple[int, ...]:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """A document on standard output."""
-    typer.echo(json.dumps(document, indent=2))
+    if SPEAKS:
+        typer.echo(json.dumps(document, indent=2))
 
 
 def percent(value: float | None) -> str:
