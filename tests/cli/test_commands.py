@@ -106,6 +106,13 @@ def test_every_setting_has_a_flag_of_its_own():
     } <= set(flags)
 
 
+def test_the_help_names_every_flag_and_its_default():
+    told = CliRunner().invoke(app, ["prune", "--help"], env={"COLUMNS": "300"}).stdout
+    for names in setting_flags().values():
+        assert all(name in told for name in names)
+    assert "(default: 5000)" in told
+
+
 def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text('seed = 4\n[select]\ndegree = 3\nsilhouette = "nearest"\n')

@@ -95,15 +95,19 @@ def _settings() -> dict[str, tuple[Any, str, str]]:
         if is_dataclass(stage) and not isinstance(stage, type):
             kinds = get_type_hints(type(stage))
             for f in fields(stage):
-                text = f"{f.metadata['help']} [default: {getattr(stage, f.name)}]"
+                text = f"{f.metadata['help']} (default: {_shown(getattr(stage, f.name))})"
                 found[f"{part.name}.{f.name}"] = (kinds[f.name], part.name, text)
         else:
             found[part.name] = (
                 get_type_hints(PruneConfig)[part.name],
                 "run",
-                f"{part.metadata['help']} [default: {stage}]",
+                f"{part.metadata['help']} (default: {_shown(stage)})",
             )
     return found
+
+
+def _shown(value: object) -> object:
+    return "none" if value == "" else value
 
 
 def _optional(kind: Any, name: str) -> Any:
