@@ -81,7 +81,7 @@ class SelectConfig:
     weighted_fit: bool = setting(False, "let a k count as much in the fit as there are channels left to score at it")
     sensitivity: float = setting(1.0, "Kneedle's S: how clear a knee must be; 0 takes the furthest point whatever")
     representative: Representative = setting("weighted", "the channel of a cluster that stays")
-    seed: int = setting(0, "of everything random")
+    seed: int = setting(0, "of the clustering's random starts and of random representatives; --seed sets it too")
 
     def __post_init__(self) -> None:
         check_choice("select.silhouette", self.silhouette, Silhouette)
