@@ -217,6 +217,7 @@ def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
         "(`benchmarks/breadth.py` makes this page; inputs of the size given). *Twin* is the largest difference between",
         "a cut model and its masked twin, relative to the largest value; a cut whose twin differs is taken back.",
         "*Saved*: written, read back from the constructor, and the same bits. *Tied* groups belong to scope `all`.",
+        "*ONNX*: the largest relative difference in ONNX Runtime; – where it was not run.",
         "",
         *[f"- {summary(rows, family)}" for family in ("torchvision", "timm")],
         "",
