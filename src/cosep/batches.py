@@ -10,9 +10,9 @@ from torch import Tensor
 from cosep.errors import DataError
 
 
-def pair_of(batch: Any, where: str) -> tuple[Tensor, Any]:
+def pair_of(batch: Any, where: str) -> tuple[Tensor, Tensor]:
     """The inputs and labels of a batch; `where` it came from is told if it is something else."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[0], Tensor):
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         return batch[0], batch[1]
     found = type(batch).__name__
     if isinstance(batch, Mapping):
@@ -20,6 +20,6 @@ def pair_of(batch: Any, where: str) -> tuple[Tensor, Any]:
     elif isinstance(batch, (tuple, list)):
         found += f" of {len(batch)} ({', '.join(type(part).__name__ for part in batch[:5])})"
     raise DataError(
-        f"{where} is a {found}; a pair (inputs, labels) is needed, with the inputs as one tensor. "
+        f"{where} is a {found}; a pair of tensors (inputs, labels) is needed. "
         "Give the loader a `collate_fn` that returns such pairs."
     )

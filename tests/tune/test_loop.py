@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from cosep.config import DeviceConfig, RecoverConfig
-from cosep.errors import RecoveryError
+from cosep.errors import DataError, RecoveryError
 from cosep.fabric import launched
 from cosep.tune import make_optimizer, recover
 from cosep.tune.losses import block_outputs, comparable_blocks, recovery_loss, relative_error
@@ -194,3 +194,9 @@ def test_making_the_fabric_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         launched(DeviceConfig(accelerator="cpu"))
+
+
+def test_batches_of_another_form_are_refused(fabric):
+    batches = [{"image": torch.randn(4, 6), "label": torch.zeros(4, dtype=torch.long)}]
+    with pytest.raises(DataError, match="for recovery is a dict with the keys 'image', 'label'; a pair of tensors"):
+        run(Net(), batches, fabric)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cosep.batches import pair_of
 from cosep.errors import DataError
 from cosep.modes import device_of, evaluating, logits_of
 
@@ -39,15 +40,7 @@ def accuracy(model: nn.Module, batches: Iterable[Any], *, on_batch: Callable[[in
 
 
 def _checked(batch: Any, number: int) -> tuple[Tensor, Tensor]:
-    if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
-        found = f"a {type(batch).__name__}"
-        if isinstance(batch, (tuple, list)):
-            found += f" of ({', '.join(type(part).__name__ for part in batch)})"
-        raise DataError(
-            f"batch {number} of the loader is {found}; a pair of tensors (inputs, labels) is needed. "
-            "Give the loader a `collate_fn` that returns such pairs."
-        )
-    inputs, labels = batch
+    inputs, labels = pair_of(batch, f"batch {number} of the loader")
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise DataError(
             f"the labels of batch {number} are {labels.dtype} of shape {tuple(labels.shape)}; class numbers are "

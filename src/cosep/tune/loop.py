@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from cosep.batches import pair_of
 from cosep.config import RecoverConfig
 from cosep.errors import RecoveryError
 from cosep.modes import training_flags_kept
@@ -154,7 +155,7 @@ def _frozen(teacher: nn.Module, inputs: Tensor) -> Tensor:
 
 def _batch_of_rank(batch: Any, fabric: Fabric) -> tuple[Tensor, Tensor]:
     """This process's part of a batch that every process drew alike, so that a batch is the same for any number."""
-    inputs, labels = batch
+    inputs, labels = pair_of(batch, "a batch of the loader for recovery")
     if fabric.world_size > 1:
         inputs, labels = (
             inputs[fabric.global_rank :: fabric.world_size],
