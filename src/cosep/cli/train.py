@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
 
 from cosep.cli.common import console, percent
 
+RECIPE = "the model's recipe"
+
 
 def train_command(
     model: Annotated[str, typer.Argument(help="resnet20 | vgg16 | torchvision:NAME | timm:NAME | file.py:factory")],
     data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
     out: Annotated[Path, typer.Option(help="The file to write the trained weights to (safetensors).")],
-    epochs: Annotated[float, typer.Option(help="Passes over the training data.", min=0.01)] = 30.0,
-    lr: Annotated[float, typer.Option(help="The peak learning rate of SGD.")] = 0.1,
-    weight_decay: Annotated[float, typer.Option(help="Of SGD.")] = 5e-4,
-    label_smoothing: Annotated[float, typer.Option(help="Of the cross-entropy.")] = 0.0,
-    batch_size: Annotated[int, typer.Option(min=1)] = 128,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the training data.", min=0.01, show_default=RECIPE)
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images an update.", min=1, show_default=RECIPE)] = None,
+    lr: Annotated[float | None, typer.Option(help="The peak learning rate of SGD.", show_default=RECIPE)] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of SGD.", show_default=RECIPE)] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="The part of the updates in which the rate rises.", show_default=RECIPE)
+    ] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="Of the cross-entropy.", show_default=RECIPE)] = None,
+    ema: Annotated[
+        float | None,
+        typer.Option(help="The decay of the moving average of the weights; 0: no average.", show_default=RECIPE),
+    ] = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the order of the data.")] = 0,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
@@ -28,7 +40,10 @@ def train_command(
 ) -> None:
     """Train a model from scratch: SGD with Nesterov momentum, a warm-up and a cosine to zero.
 
-    Example: cosep train resnet20 --data cifar10:~/data --out resnet20.safetensors --epochs 30
+    vgg16, vgg19, mobilenetv2 and densenet40 have recipes of their own (label smoothing, a moving average of the
+    weights); the settings in use are shown, and every one has a flag.
+
+    Example: cosep train vgg16 --data cifar10:~/data --out vgg16.safetensors --epochs 60
     """
     from safetensors.torch import save_model
 
@@ -36,12 +51,25 @@ def train_command(
     from cosep.data import load_data
     from cosep.fabric import launched
     from cosep.measure import accuracy
-    from cosep.training import TrainConfig, train
+    from cosep.training import recipe, train
     from cosep.zoo import load_model
 
-    settings = TrainConfig(epochs=epochs, lr=lr, weight_decay=weight_decay, label_smoothing=label_smoothing, seed=seed)
-    source = load_data(data, holdout=holdout, seed=seed, batch_size=batch_size)
+    given: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "warmup": warmup,
+        "label_smoothing": label_smoothing,
+        "ema": ema,
+        "seed": seed,
+    }
+    settings = replace(recipe(model), **{name: value for name, value in given.items() if value is not None})
+    source = load_data(data, holdout=holdout, seed=seed, batch_size=settings.batch_size)
     fabric = launched(DeviceConfig(accelerator=accelerator))
+    if not quiet:
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in asdict(settings).items())
+        console.print(f"{model} on {data}: {shown}", highlight=False, markup=False, soft_wrap=True)
     with Progress(console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("training", total=None)
         net = train(

@@ -1,0 +1,145 @@
+import re
+from dataclasses import fields
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.testing import assert_close
+from typer.testing import CliRunner
+
+from cosep.cli.app import app
+from cosep.config import DeviceConfig
+from cosep.errors import ConfigError, RecoveryError
+from cosep.fabric import launched
+from cosep.training import TrainConfig, moving_average, recipe, train
+from cosep.zoo import input_shape, load_model
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    return launched(DeviceConfig(accelerator="cpu"))
+
+
+@pytest.fixture(scope="module")
+def batches():
+    g = torch.Generator().manual_seed(0)
+    inputs = torch.randn(80, 6, generator=g)
+    labels = (inputs[:, 0] > 0).long() + 2 * (inputs[:, 1] > 0).long()
+    return [(inputs[i : i + 16], labels[i : i + 16]) for i in range(0, 80, 16)]
+
+
+def net():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def test_the_average_is_the_recursion_of_its_definition_over_the_weights_of_every_update(fabric, batches):
+    models, history = [], []
+
+    def build():
+        models.append(net())
+        return models[0]
+
+    def keep(done, updates, loss):
+        history.append({name: t.detach().clone() for name, t in models[0].state_dict().items()})
+
+    result = train(build, batches, TrainConfig(epochs=6, ema=0.8), fabric=fabric, on_update=keep)
+    assert len(history) == 30
+    expected = {name: t.double() for name, t in history[0].items()}
+    for n, weights in enumerate(history[1:], start=1):
+        decay = min(0.8, (1 + n) / (10 + n))
+        expected = {name: decay * e + (1 - decay) * weights[name] for name, e in expected.items()}
+    found = result.state_dict()
+    for name in found:
+        if "num_batches" not in name:  # an integer, which nothing reads
+            assert_close(found[name].double(), expected[name], rtol=1e-5, atol=1e-6)
+    assert not torch.equal(found["1.running_mean"], history[-1]["1.running_mean"])
+
+
+def test_without_an_average_the_result_is_the_last_update(fabric, batches):
+    models = []
+
+    def build():
+        models.append(net())
+        return models[0]
+
+    assert train(build, batches, TrainConfig(epochs=1), fabric=fabric) is models[0]
+
+
+def test_averaging_does_not_disturb_the_training_itself(fabric, batches):
+    losses = {0.0: [], 0.9: []}
+    for ema, told in losses.items():
+        config = TrainConfig(epochs=3, ema=ema)
+        train(net, batches, config, fabric=fabric, on_update=lambda done, updates, loss, told=told: told.append(loss))
+    assert losses[0.0] == losses[0.9]
+
+
+def test_a_constant_model_is_its_own_average():
+    model = net()
+    average = moving_average(model, 0.999)
+    for _ in range(5):
+        average.update_parameters(model)
+    for name, tensor in model.state_dict().items():
+        assert_close(average.module.state_dict()[name], tensor)
+
+
+def test_the_average_of_a_short_training_has_forgotten_its_first_steps():
+    """With the plain decay of 0.999, the first of a hundred models would still weigh 0.9."""
+    model = nn.Linear(1, 1, bias=False)
+    average = moving_average(model, 0.999)
+    for step in range(100):
+        nn.init.constant_(model.weight, float(step == 0))
+        average.update_parameters(model)
+    assert average.module.weight.item() < 1e-3
+
+
+def test_training_that_diverges_is_told_and_gives_no_network(fabric, batches):
+    with pytest.raises(RecoveryError, match=r"the training stopped: the loss of update \d+ was .* lower learning rate"):
+        train(net, [(x * 1e30, y) for x, y in batches], TrainConfig(lr=1e30), fabric=fabric)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ema": 1.0}, "ema is 1.0; it must be a decay from 0"),
+        ({"warmup": 1.5}, "warmup is 1.5; it must be between 0 and 1"),
+        ({"label_smoothing": -0.1}, "label_smoothing is -0.1"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        TrainConfig(**changes)
+
+
+@pytest.mark.parametrize("model", ["vgg16", "vgg19", "mobilenetv2", "densenet40"])
+def test_the_papers_cifar_models_have_recipes_with_all_four_ingredients(model):
+    assert input_shape(model) == (3, 32, 32)  # the name is one of the zoo's
+    found = recipe(model)
+    assert min(found.warmup, found.label_smoothing, found.ema) > 0
+    assert found.epochs <= 100
+
+
+def test_other_models_have_the_plain_defaults():
+    assert recipe("resnet20") == recipe("my.py:net") == TrainConfig()
+
+
+def test_flags_win_over_the_recipe_and_what_is_written_is_the_average(tmp_path):
+    out = tmp_path / "net.safetensors"
+    words = ["train", "digits_cnn", "--data", "digits", "--out", str(out), "--accelerator", "cpu"]
+    words += ["--epochs", "1", "--batch-size", "64", "--ema", "0.9", "--label-smoothing", "0.1", "--warmup", "0.2"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    told = "epochs 1, batch size 64, lr 0.1, weight decay 0.0005, warmup 0.2, label smoothing 0.1, ema 0.9, seed 0"
+    assert told in done.stderr
+    plain = tmp_path / "plain.safetensors"
+    CliRunner().invoke(app, [*words[:5], str(plain), *words[6:], "--ema", "0"])
+    averaged, last = load_file(out), load_file(plain)
+    assert averaged.keys() == last.keys() == dict(load_model("digits_cnn").state_dict()).keys()
+    assert not torch.equal(averaged["conv1.weight"], last["conv1.weight"])
+
+
+def test_every_setting_of_training_has_a_flag():
+    told = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).stdout
+    for field in fields(TrainConfig):
+        assert f"--{field.name.replace('_', '-')}" in told
