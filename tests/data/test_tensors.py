@@ -112,16 +112,6 @@ def test_last_batch_is_kept_or_dropped_as_told():
     assert (len(loader()), len(loader(drop_last=True))) == (6, 5)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_processes_together_see_what_one_sees(world):
-    together = [list(loader(shard=(rank, world))) for rank in range(world)]
-    for step, (inputs, labels) in enumerate(loader()):
-        parts = [shard[step] for shard in together]
-        for rank, (part, part_labels) in enumerate(parts):
-            assert torch.equal(part, inputs[rank::world])
-            assert torch.equal(part_labels, labels[rank::world])
-
-
 def test_batches_do_not_share_memory_with_the_data():
     data = split()
     kept = data.images.clone()
@@ -158,7 +148,7 @@ def test_stratified_parts_are_disjoint_complete_and_proportional(labels, share, 
             assert 0 < taken < total
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"seed": -1}, {"shard": (2, 2)}])
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"seed": -1}])
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         replace(loader(), **wrong)

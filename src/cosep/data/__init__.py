@@ -56,15 +56,13 @@ def load_data(
     eval_batch_size: int | None = None,
     augment: bool = True,
     workers: int = 2,
-    shard: tuple[int, int] = (0, 1),
 ) -> Data:
     """The data set that a name stands for, with a share of every class of its training set held out.
 
     spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, or `path/to/file.py:factory`, a function that
     returns a tuple (train, test) of loaders or a dict with "train", "test" and, if wanted, "holdout", "calibration",
     "class_names". It may take `batch_size`, `seed` and `holdout`; nothing is held out from its loaders here.
-    `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders; `shard` is
-    (rank, processes) of a distributed run.
+    `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders.
     """
     check_at_least("seed", seed, 0)
     if not 0 <= holdout < 1:
@@ -78,10 +76,10 @@ def load_data(
     plain = eval_batch_size or (512 if isinstance(train, TensorSplit) else batch_size)
     return Data(
         name=spec,
-        train=Loader(train, rest, batch_size, shuffle=True, augment=augment, drop_last=True, seed=seed, shard=shard),
-        calibration=Loader(train, rest, plain, shuffle=True, seed=seed, shard=shard),
-        holdout=Loader(train, held_out, plain, shard=shard) if len(held_out) else None,
-        test=Loader(test, all_of(test), plain, shard=shard),
+        train=Loader(train, rest, batch_size, shuffle=True, augment=augment, drop_last=True, seed=seed),
+        calibration=Loader(train, rest, plain, shuffle=True, seed=seed),
+        holdout=Loader(train, held_out, plain) if len(held_out) else None,
+        test=Loader(test, all_of(test), plain),
         class_names=names,
         input_shape=shape,
         mean=mean,

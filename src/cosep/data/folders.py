@@ -17,17 +17,18 @@ from cosep.errors import DataError
 from cosep.outside import import_extra
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SIZE = 224
+SIZE = 224  # of ImageNet's crops; other sizes keep the same proportions
 _Item = tuple[int, int]  # which image, and the seed of its augmentation
 
 
 @dataclass(frozen=True, eq=False)
 class FolderSplit:
-    """Images on disk with their labels; inputs are (3, 224, 224)."""
+    """Images on disk with their labels; inputs are (3, size, size)."""
 
     paths: tuple[str, ...]
     labels: Tensor  # (n,) int64
     workers: int = 2
+    size: int = SIZE
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -43,15 +44,14 @@ class FolderSplit:
         seed: int = 0,
         epoch: int = 0,
         start: int = 0,
-        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[Batch]:
-        """Yield (input (b, 3, 224, 224) float32, label (b,) int64) from step `start` of an epoch on."""
+        """Yield (input (b, 3, size, size) float32, label (b,) int64) from step `start` of an epoch on."""
         order = epoch_order(
             torch.arange(len(self)) if indices is None else indices, shuffle=shuffle, seed=seed, epoch=epoch
         )
         loader = DataLoader(
-            _Images(self.paths, self.labels, augment),
-            batch_sampler=_Steps(order, batch_size, drop_last, seed, epoch, start, shard),
+            _Images(self.paths, self.labels, _transform(augment, self.size)),
+            batch_sampler=_Steps(order, batch_size, drop_last, seed, epoch, start),
             num_workers=self.workers,
             generator=torch.Generator(),  # it would draw from the caller's otherwise
         )
@@ -68,27 +68,23 @@ class _Steps:
     seed: int
     epoch: int
     start: int
-    shard: tuple[int, int]
 
     def __len__(self) -> int:
         return max(0, steps_of(len(self.order), self.batch_size, drop_last=self.drop_last) - self.start)
 
     def __iter__(self) -> Iterator[list[_Item]]:
-        rank, world = self.shard
         for step, chosen in batches_of(self.order, self.batch_size, start=self.start, drop_last=self.drop_last):
             seeds = torch.randint(0, 2**62, (len(chosen),), generator=chance("augment", self.seed, self.epoch, step))
-            items = list(zip(chosen.tolist(), seeds.tolist(), strict=True))[rank::world]
-            if items:
-                yield items
+            yield list(zip(chosen.tolist(), seeds.tolist(), strict=True))
 
 
 class _Images(Dataset[Batch]):
     """One transformed image by (index, seed)."""
 
-    def __init__(self, paths: tuple[str, ...], labels: Tensor, augment: bool) -> None:
+    def __init__(self, paths: tuple[str, ...], labels: Tensor, transform: Callable[[Any], Tensor]) -> None:
         self.paths = paths
         self.labels = labels
-        self.transform = _transform(augment)
+        self.transform = transform
 
     def __getitem__(self, item: _Item) -> Batch:
         index, seed = item
@@ -106,16 +102,19 @@ class _Images(Dataset[Batch]):
             return self.transform(image), self.labels[index]
 
 
-def _transform(augment: bool) -> Callable[[Any], Tensor]:
+def _transform(augment: bool, size: int) -> Callable[[Any], Tensor]:
     import_extra("torchvision", DataError)
     from torchvision import transforms as t
 
-    resize = [t.RandomResizedCrop(SIZE), t.RandomHorizontalFlip()] if augment else [t.Resize(256), t.CenterCrop(SIZE)]
+    whole = round(size * 256 / 224)  # ImageNet's custom: the crop is 7/8 of the image
+    resize = [t.RandomResizedCrop(size), t.RandomHorizontalFlip()] if augment else [t.Resize(whole), t.CenterCrop(size)]
     transform: Callable[[Any], Tensor] = t.Compose([*resize, t.ToTensor(), t.Normalize(MEAN, STD)])
     return transform
 
 
-def read_folders(directory: str | Path, *, workers: int) -> tuple[FolderSplit, FolderSplit, tuple[str, ...]]:
+def read_folders(
+    directory: str | Path, *, workers: int, size: int = SIZE
+) -> tuple[FolderSplit, FolderSplit, tuple[str, ...]]:
     """The images below DIR/train and DIR/val as (train, test, class names), one class a subfolder."""
     root = Path(directory).expanduser()
     missing = [str(root / part) for part in ("train", "val") if not (root / part).is_dir()]
@@ -124,8 +123,8 @@ def read_folders(directory: str | Path, *, workers: int) -> tuple[FolderSplit, F
             f"there is no folder {' nor '.join(missing)}; imagefolder:DIR needs DIR/train and DIR/val with one "
             "subfolder of images for each class."
         )
-    train, names = _list_images(root / "train", workers)
-    test, test_names = _list_images(root / "val", workers)
+    train, names = _list_images(root / "train", workers, size)
+    test, test_names = _list_images(root / "val", workers, size)
     if names != test_names:
         odd = sorted(set(names) ^ set(test_names))
         raise DataError(
@@ -134,7 +133,7 @@ def read_folders(directory: str | Path, *, workers: int) -> tuple[FolderSplit, F
     return train, test, names
 
 
-def _list_images(folder: Path, workers: int) -> tuple[FolderSplit, tuple[str, ...]]:
+def _list_images(folder: Path, workers: int, size: int) -> tuple[FolderSplit, tuple[str, ...]]:
     import_extra("torchvision", DataError)
     from torchvision.datasets import ImageFolder
 
@@ -143,4 +142,4 @@ def _list_images(folder: Path, workers: int) -> tuple[FolderSplit, tuple[str, ..
     except FileNotFoundError as failure:
         raise DataError(f"{folder} has no class folders or one without images ({failure}).") from failure
     labels = torch.tensor([label for _, label in listed.samples], dtype=torch.int64)
-    return FolderSplit(tuple(path for path, _ in listed.samples), labels, workers), tuple(listed.classes)
+    return FolderSplit(tuple(path for path, _ in listed.samples), labels, workers, size), tuple(listed.classes)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cosep.config import check_at_least
 from cosep.data.order import steps_of, stratified
-from cosep.errors import ConfigError
 
 Batch = tuple[Tensor, Tensor]
 
@@ -33,17 +32,12 @@ class Split(Protocol):
         seed: int = 0,
         epoch: int = 0,
         start: int = 0,
-        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[Batch]: ...
 
 
 @dataclass
 class Loader:
-    """Iterates over some images of a split; the batch at a step depends on (seed, epoch, step) and on nothing else.
-
-    With shard=(r, n), this is the r-th of n processes: it gets every n-th image of each batch, and `batch_size` counts
-    the images of all processes together, so that n processes see what one would.
-    """
+    """Iterates over some images of a split; the batch at a step depends on (seed, epoch, step) and on nothing else."""
 
     split: Split
     indices: Tensor  # (n,) int64: the images to use
@@ -52,15 +46,11 @@ class Loader:
     augment: bool = False
     drop_last: bool = False
     seed: int = 0
-    shard: tuple[int, int] = (0, 1)
     epoch: int = 0
 
     def __post_init__(self) -> None:
         check_at_least("batch_size", self.batch_size, 1)
         check_at_least("seed", self.seed, 0)
-        rank, world = self.shard
-        if not 0 <= rank < world:
-            raise ConfigError(f"shard is {self.shard}; it must be (rank, processes) with 0 <= rank < processes.")
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
@@ -80,7 +70,6 @@ class Loader:
             seed=self.seed,
             epoch=self.epoch,
             start=start_step,
-            shard=self.shard,
         )
 
     def set_epoch(self, epoch: int) -> None:

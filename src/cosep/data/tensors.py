@@ -54,23 +54,17 @@ class TensorSplit:
         seed: int = 0,
         epoch: int = 0,
         start: int = 0,
-        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[Batch]:
         """Yield (input (b, channels, height, width) float32, label (b,) int64) from step `start` of an epoch on."""
-        rank, world = shard
         order = epoch_order(
             torch.arange(len(self)) if indices is None else indices, shuffle=shuffle, seed=seed, epoch=epoch
         )
         for step, chosen in batches_of(order, batch_size, start=start, drop_last=drop_last):
-            mine = chosen[rank::world]
-            if len(mine) == 0:  # a last batch with fewer images than processes
-                continue
-            images = self.images.index_select(0, mine)
+            images = self.images.index_select(0, chosen)
             if augment:
-                # Chance is drawn for the whole batch, so that an image is augmented alike in one process or in many.
                 down, right, mirrored = _draw(len(chosen), self.pad, self.flip, chance("augment", seed, epoch, step))
-                images = crop(images, down[rank::world], right[rank::world], mirrored[rank::world], self.pad)
-            yield self.normalise(images), self.labels[mine]
+                images = crop(images, down, right, mirrored, self.pad)
+            yield self.normalise(images), self.labels[chosen]
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bytes to inputs: (b, channels, height, width) uint8 -> float32."""
