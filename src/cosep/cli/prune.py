@@ -24,6 +24,7 @@ def prune_command(
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
     batch_size: Annotated[int, typer.Option(help="Of the recovery.", min=1)] = 128,
     holdout: Annotated[float, typer.Option(help="The share of the training set held out for decisions.")] = 0.1,
+    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
     *,
@@ -44,7 +45,7 @@ def prune_command(
     from cosep.zoo import load_model
 
     settings = configured(preset, config, changes, model=model, data=data)
-    source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size)
+    source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size, image_size=image_size)
     classes = len(source.class_names) or None
     net = load_model(model, weights=weights, classes=classes)
     about = {

@@ -34,6 +34,7 @@ def train_command(
         typer.Option(help="The decay of the moving average of the weights; 0: no average.", show_default=RECIPE),
     ] = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
+    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the order of the data.")] = 0,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
@@ -65,7 +66,7 @@ def train_command(
         "seed": seed,
     }
     settings = replace(recipe(model), **{name: value for name, value in given.items() if value is not None})
-    source = load_data(data, holdout=holdout, seed=seed, batch_size=settings.batch_size)
+    source = load_data(data, holdout=holdout, seed=seed, batch_size=settings.batch_size, image_size=image_size)
     fabric = launched(DeviceConfig(accelerator=accelerator))
     if not quiet:
         shown = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in asdict(settings).items())

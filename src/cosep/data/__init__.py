@@ -56,22 +56,25 @@ def load_data(
     eval_batch_size: int | None = None,
     augment: bool = True,
     workers: int = 2,
+    image_size: int = SIZE,
 ) -> Data:
     """The data set that a name stands for, with a share of every class of its training set held out.
 
     spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, or `path/to/file.py:factory`, a function that
     returns a tuple (train, test) of loaders or a dict with "train", "test" and, if wanted, "holdout", "calibration",
     "class_names". It may take `batch_size`, `seed` and `holdout`; nothing is held out from its loaders here.
-    `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders.
+    `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders, whose
+    images become squares of `image_size`.
     """
     check_at_least("seed", seed, 0)
+    check_at_least("image_size", image_size, 1)
     if not 0 <= holdout < 1:
         raise ConfigError(
             f"holdout is {holdout}; it must be a share of the training set, from 0 up to but not including 1."
         )
     if is_file_factory(spec):
         return _from_file(spec, batch_size=batch_size, seed=seed, holdout=holdout)
-    train, test, names, shape, mean, std = _read(spec, workers)
+    train, test, names, shape, mean, std = _read(spec, workers, image_size)
     rest, held_out = stratified(train.labels, holdout, seed=seed, purpose="holdout")
     plain = eval_batch_size or (512 if isinstance(train, TensorSplit) else batch_size)
     return Data(
@@ -90,7 +93,7 @@ def load_data(
 _Read = tuple[Split, Split, tuple[str, ...], tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 
 
-def _read(spec: str, workers: int) -> _Read:
+def _read(spec: str, workers: int, image_size: int) -> _Read:
     name, _, directory = spec.partition(":")
     if name == "digits" and not directory:
         return _in_memory(*read_digits())
@@ -98,7 +101,8 @@ def _read(spec: str, workers: int) -> _Read:
         if not directory:
             raise DataError(f"{name} needs the folder of its files: {name}:DIR.")
         if name == "imagefolder":
-            return *read_folders(directory, workers=workers), (3, SIZE, SIZE), MEAN, STD
+            found = read_folders(directory, workers=workers, size=image_size)
+            return *found, (3, image_size, image_size), MEAN, STD
         return _in_memory(*read_cifar(name, directory))
     close = difflib.get_close_matches(name, [n.partition(":")[0] for n in _NAMES[:4]], n=1)
     hint = next((n for n in _NAMES if close and n.startswith(close[0])), None)
