@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import ConfigError, RunError
+from cosep.weights import read_tensors
 
 CHECKPOINT_FORMAT = 1
 
@@ -57,18 +58,11 @@ class Run:
 
     def restore(self) -> Checkpoint | None:
         """The last checkpoint, verified, or None; the log is cut back to what it held then."""
-        from safetensors import SafetensorError, safe_open
-
         path = self.folder / "checkpoint.safetensors"
         if not path.exists():
             self._cut_log(0)
             return None
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"{path} is damaged ({error}). {_START_OVER}") from error
+        tensors, metadata = read_tensors(path, RunError, _START_OVER)
         if metadata.get("format") != str(CHECKPOINT_FORMAT):
             raise RunError(
                 f"{path} has format {metadata.get('format')}; this cosep reads {CHECKPOINT_FORMAT}. {_START_OVER}"

@@ -28,6 +28,7 @@ import cosep
 from cosep.artifact.documents import decode, encode
 from cosep.artifact.files import sha256, sync
 from cosep.errors import ArtifactError
+from cosep.weights import read_tensors
 
 FORMAT = "cosep-artifact"
 VERSION = 1  # of the format; a reader refuses newer ones
@@ -52,14 +53,8 @@ class Artifact:
 
     def weights(self) -> dict[str, Tensor]:
         """Every tensor by its name, on the CPU; tensors that were shared are one object again."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         path = _located(self.folder, WEIGHTS)
-        try:
-            weights = load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise ArtifactError(f"{path} cannot be read as safetensors ({error}). Save the artifact again.") from error
+        weights, _ = read_tensors(path, ArtifactError, "Save the artifact again.")
         shared = self.manifest["shared"]
         for name, stored in shared.items():
             if stored not in weights or name in weights:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import ModelError
+from cosep.weights import read_tensors
 
 _WRAPPERS = (
     "state_dict",
@@ -67,15 +68,7 @@ def load_checkpoint(model: nn.Module, path: str | Path, *, ignore: tuple[str, ..
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as failure:
-        raise ModelError(
-            f"{path} is damaged or no safetensors file ({failure}). Copy or download it again."
-        ) from failure
+    return read_tensors(path, ModelError, "Copy or download it again.")[0]
 
 
 def _read_torch(path: Path) -> Any:
