@@ -15,6 +15,7 @@ from cosep.errors import DataError
 # ImageNet's, by which most public CIFAR networks were trained, too.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _PIXELS = 3 * 32 * 32
+_NAMES_LIMIT = 100_000  # bytes of a file of class names
 _HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -132,7 +133,7 @@ def _read_binary(path: Path, layout: _Layout) -> _Arrays:
 
 def _read_pickle(path: Path, layout: _Layout) -> _Arrays:
     # Beside the pixels: a label, a file name and the pickle's own bytes for each image.
-    content = read_plain_pickle(path, largest=layout.records * (_PIXELS + 200))
+    content = read_plain_pickle(path, largest=layout.records * (_PIXELS + 200), instructions=1000 + 20 * layout.records)
     pixels, labels = content.get("data"), content.get(layout.label_key)
     if not isinstance(pixels, ByteArray) or not isinstance(labels, list):
         raise DataError(
@@ -149,12 +150,17 @@ def _class_names(path: Path, layout: _Layout) -> tuple[str, ...]:
     """The names in the folder, or numbers where there is no such file."""
     if not path.is_file():
         return tuple(map(str, range(layout.classes)))
-    if layout.label_bytes:
-        names = path.read_text("utf-8", errors="replace").split()
-    else:
-        stored = read_plain_pickle(path, largest=100_000).get(layout.name_key)
-        stored = stored if isinstance(stored, list) else []
-        names = [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in stored]
+    try:
+        if layout.label_bytes:
+            with path.open("rb") as file:
+                names = file.read(_NAMES_LIMIT).decode("utf-8", errors="replace").split()
+        else:
+            content = read_plain_pickle(path, largest=_NAMES_LIMIT, instructions=5000)
+            stored = content.get(layout.name_key)
+            stored = stored if isinstance(stored, list) else []
+            names = [n.decode("latin1") if isinstance(n, bytes) else n for n in stored if isinstance(n, (bytes, str))]
+    except OSError as failure:
+        raise DataError(f"{path} cannot be read ({failure}).") from failure
     if len(names) != layout.classes:
         raise DataError(f"{path} names {len(names)} classes instead of {layout.classes}; it is damaged.")
     return tuple(names)
