@@ -1,0 +1,110 @@
+"""The path of ImageNet, on a folder of its shape: train/ and val/ with 1,000 classes, but of tiny images."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from cosep.cli.app import app
+from cosep.config import paper_recovery
+from cosep.data import load_data
+from cosep.report.evidence import evidence_from_bytes
+from cosep.saving import load
+
+CLASSES, SIZE = 1000, 32
+NET = """
+import torch
+from torch import nn
+
+def net(classes=1000):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.BatchNorm2d(24), nn.ReLU(),
+        nn.Conv2d(24, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Every class has its own pattern, every image its own light and contrast; two to train with, one to validate."""
+    root = tmp_path_factory.mktemp("imagenet")
+    chance = np.random.default_rng(0)
+    for number in range(CLASSES):
+        name = f"n{number:08d}"
+        pattern = chance.random((5, 5, 3))
+        for part, count in (("train", 2), ("val", 1)):
+            (root / part / name).mkdir(parents=True)
+            for image in range(count):
+                pixels = 255 * (0.4 * pattern * chance.random(3) + 0.6 * chance.random((5, 5, 3)))
+                kind = "JPEG" if image else "png"
+                Image.fromarray(pixels.repeat(8, 0).repeat(8, 1).astype(np.uint8)).save(
+                    root / part / name / f"{name}_{image}.{kind}"
+                )
+    (root / "net.py").write_text(NET)
+    return root
+
+
+@pytest.fixture(scope="module")
+def pruned(folder):
+    run = folder / "run"
+    words = ["prune", f"{folder / 'net.py'}:net", "--data", f"imagefolder:{folder}", "--image-size", str(SIZE)]
+    words += ["--preset", "paper", "--batch-size", "256", "--holdout", "0", "--accelerator", "cpu", "--out", str(run)]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return run, json.loads(done.stdout)
+
+
+def test_a_thousand_classes_are_screened_to_the_hundred_of_the_paper(pruned):
+    run, report = pruned
+    assert report["settings"]["profile"]["max_classes"] == 100
+    files = sorted((run / "evidence").glob("*.safetensors"))
+    assert len(files) == len(report["groups"]) == 2
+    for file in files:
+        found = evidence_from_bytes(file.read_bytes(), file.name)
+        assert found.spanning == len(found.classes) == 100
+        assert 0 <= min(found.classes) < max(found.classes) < CLASSES
+
+
+def test_the_paper_preset_recovers_as_the_paper_did_on_imagenet(pruned):
+    _, report = pruned
+    used = report["settings"]["recover"]
+    assert (used["lr"], used["epochs"], used["weight_decay"], used["share"]) == (0.001, 3.0, 1e-4, 0.25)
+    assert (used["optimizer"], used["momentum"], used["schedule"]) == ("sgd", 0.9, "per-layer")
+    assert report["settings"]["observe"]["images"] >= 2 * CLASSES
+    cut = [group for group in report["groups"] if group["kept"] < group["width"]]
+    assert cut
+    # 2,000 images are 7 batches of 256; a quarter of them is one, and three passes over it are three updates.
+    assert all(group["recovery"]["updates"] == 3 for group in cut)
+
+
+def test_the_papers_mobilenet_on_imagenet_decays_more():
+    assert paper_recovery("mobilenetv2_imagenet", "imagefolder:DIR") == {
+        "weight_decay": 5e-4,
+        "lr": 0.001,
+        "epochs": 3.0,
+    }
+
+
+def test_the_pruned_network_tells_a_thousand_classes_apart_and_is_measured_on_val(pruned, folder):
+    run, report = pruned
+    assert 0 <= report["after"]["accuracy"] <= 1
+    assert report["after"]["macs"] < report["before"]["macs"]
+    scope = {}
+    exec(NET, scope)
+    data = load_data(f"imagefolder:{folder}", image_size=SIZE, batch_size=500, workers=0)
+    assert len(data.class_names) == CLASSES
+    model = load(run, scope["net"]).eval()
+    hits = images = 0
+    for inputs, labels in data.test:
+        assert inputs.shape[1:] == (3, SIZE, SIZE)
+        with torch.no_grad():
+            logits = model(inputs)
+        assert logits.shape[1] == CLASSES
+        hits, images = hits + int((logits.argmax(1) == labels).sum()), images + len(labels)
+    assert images == CLASSES
+    assert report["after"]["accuracy"] == pytest.approx(hits / images)
