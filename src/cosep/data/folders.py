@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,9 @@ from cosep.outside import import_extra
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 224  # of ImageNet's crops; other sizes keep the same proportions
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
+MOST_ELONGATED = 100  # the longer side over the shorter one, which is resized to a few hundred pixels
 _Item = tuple[int, int]  # which image, and the seed of its augmentation
 
 
@@ -88,18 +93,28 @@ class _Images(Dataset[Batch]):
 
     def __getitem__(self, item: _Item) -> Batch:
         index, seed = item
-        from PIL import Image
-
-        try:
-            with Image.open(self.paths[index]) as file:
-                image = file.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as failure:
-            raise DataError(
-                f"{self.paths[index]} cannot be read as an image ({failure}). Remove or replace it."
-            ) from failure
+        image = _opened(self.paths[index])
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
             torch.manual_seed(seed)
             return self.transform(image), self.labels[index]
+
+
+def _opened(path: str) -> Any:
+    """The image in a file, in RGB; its size is checked before its pixels are made."""
+    from PIL import Image
+
+    try:
+        if not os.path.isfile(path):
+            raise ValueError("it is no regular file")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Only these, whatever the file is called: for some formats (EPS) Pillow runs another program.
+            with Image.open(path, formats=FORMATS) as file:
+                if max(file.size) > MOST_ELONGATED * min(file.size):
+                    raise ValueError(f"it is {file.size[0]} x {file.size[1]} pixels; as wide as high, it would be huge")
+                return file.convert("RGB")
+    except Exception as failure:  # Pillow's decoders let almost any exception out
+        raise DataError(f"{path} cannot be read as an image ({failure}). Remove or replace it.") from failure
 
 
 def _transform(augment: bool, size: int) -> Callable[[Any], Tensor]:
@@ -116,6 +131,7 @@ def read_folders(
     directory: str | Path, *, workers: int, size: int = SIZE
 ) -> tuple[FolderSplit, FolderSplit, tuple[str, ...]]:
     """The images below DIR/train and DIR/val as (train, test, class names), one class a subfolder."""
+    import_extra("torchvision", DataError)
     root = Path(directory).expanduser()
     missing = [str(root / part) for part in ("train", "val") if not (root / part).is_dir()]
     if missing:
@@ -134,12 +150,17 @@ def read_folders(
 
 
 def _list_images(folder: Path, workers: int, size: int) -> tuple[FolderSplit, tuple[str, ...]]:
-    import_extra("torchvision", DataError)
-    from torchvision.datasets import ImageFolder
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    found = [list(_images_below(folder / name)) for name in classes]
+    if not classes or not all(found):
+        empty = [name for name, paths in zip(classes, found, strict=True) if not paths]
+        what = f"no images in the class folder {empty[0]}" if empty else "no class folders"
+        raise DataError(f"{folder} has {what}; each class needs a folder with images ({', '.join(SUFFIXES)}).")
+    labels = torch.tensor([label for label, paths in enumerate(found) for _ in paths], dtype=torch.int64)
+    return FolderSplit(tuple(path for paths in found for path in paths), labels, workers, size), tuple(classes)
 
-    try:
-        listed = ImageFolder(str(folder))
-    except FileNotFoundError as failure:
-        raise DataError(f"{folder} has no class folders or one without images ({failure}).") from failure
-    labels = torch.tensor([label for _, label in listed.samples], dtype=torch.int64)
-    return FolderSplit(tuple(path for path, _ in listed.samples), labels, workers, size), tuple(listed.classes)
+
+def _images_below(folder: Path) -> Iterator[str]:
+    """The images in a folder and in those below it, in order; links to folders are left: they may lead in circles."""
+    for place, _, names in sorted(os.walk(folder)):
+        yield from (os.path.join(place, name) for name in sorted(names) if name.lower().endswith(SUFFIXES))
