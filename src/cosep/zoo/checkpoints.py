@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,16 @@ def load_checkpoint(model: nn.Module, path: str | Path, *, ignore: tuple[str, ..
         for k, v in found.items()
         if k in expected and isinstance(expected[k], Tensor) and v.shape != expected[k].shape
     ]
+    # torch would copy whole numbers and truth values into weights, and the real part of complex ones, without a word.
+    retyped = [
+        f"{k} is {v.dtype}"
+        for k, v in found.items()
+        if k in expected and isinstance(expected[k], Tensor) and expected[k].is_floating_point() > v.is_floating_point()
+    ]
+    lists = (("missing", missing), ("unexpected", unexpected), ("wrong shape", reshaped), ("no floats", retyped))
     mismatches = [
         f"{title}: {', '.join(keys[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
-        for title, keys in (("missing", missing), ("unexpected", unexpected), ("wrong shape", reshaped))
+        for title, keys in lists
         if keys
     ]
     if mismatches:
@@ -73,6 +81,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> Any:
     try:
+        _refuse_bombs(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns about old and TorchScript files; the error below says more
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -89,6 +98,17 @@ def _read_torch(path: Path) -> Any:
             f"{path} is damaged or no checkpoint ({first}). Expected a .safetensors file or a state dict saved by "
             "torch.save; copy or download it again."
         ) from failure
+
+
+def _refuse_bombs(path: Path) -> None:
+    """Refuse an archive whose entries would take more memory than the file has bytes; torch.save makes no such one."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise ValueError("its entries are compressed, which torch.save never does")
+        if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+            raise ValueError("its entries are larger than the file")
 
 
 def _is_refusal(told: str) -> bool:
@@ -109,13 +129,23 @@ def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
         raise ModelError(
             f"{path} holds {_described(loaded)}; expected parameter names with their tensors (a state dict)."
         )
-    odd = [str(k) for k, v in loaded.items() if not (isinstance(k, str) and isinstance(v, Tensor))]
+    odd = [k if isinstance(k, str) else f"a {type(k).__name__}" for k, v in loaded.items() if not _is_entry(k, v)]
     if odd:
         raise ModelError(
             f"{path} holds entries that are no tensors ({', '.join(odd[:3])}), and none of {', '.join(_WRAPPERS)} "
             "to look into; save the model's state_dict() instead."
         )
+    unusual = [k for k, v in loaded.items() if v.layout != torch.strided or v.is_meta or v.is_quantized or v.is_nested]
+    if unusual:
+        raise ModelError(
+            f"{path} holds tensors that are sparse, quantized, nested or without values ({', '.join(unusual[:3])}); "
+            "save the state_dict() of an ordinary model instead."
+        )
     return dict(loaded)
+
+
+def _is_entry(key: object, value: object) -> bool:
+    return isinstance(key, str) and isinstance(value, Tensor)
 
 
 def _without_prefixes(state: dict[str, Tensor], known: set[str]) -> dict[str, Tensor]:
