@@ -14,7 +14,7 @@ from cosep.data import load_data
 from cosep.report.evidence import evidence_from_bytes
 from cosep.saving import load
 
-CLASSES, SIZE = 1000, 32
+CLASSES, SIZE = 1000, 16
 NET = """
 import torch
 from torch import nn
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
             for image in range(count):
                 pixels = 255 * (0.4 * pattern * chance.random(3) + 0.6 * chance.random((5, 5, 3)))
                 kind = "JPEG" if image else "png"
-                Image.fromarray(pixels.repeat(8, 0).repeat(8, 1).astype(np.uint8)).save(
+                Image.fromarray(pixels.repeat(4, 0).repeat(4, 1).astype(np.uint8)).save(
                     root / part / name / f"{name}_{image}.{kind}"
                 )
     (root / "net.py").write_text(NET)
