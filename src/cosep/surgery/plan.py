@@ -16,6 +16,8 @@ from cosep.surgery.cut import layout_of, merged_layout
 FORMAT = 1
 _INTEGERS = ("kept", "candidates", "clusters", "medoids", "representatives")
 _NUMBERS = ("scores", "fit", "losses")
+# Beyond any layer. The numbers of a document become sizes later: what is absurd must end here.
+MOST_CHANNELS = 2**24
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -112,14 +114,18 @@ def plan_from_document(document: object) -> Plan:
     top = _mapping(document, "the plan")
     version = _get(top, "format", int, "the plan")
     if version > FORMAT:
-        raise PlanError(f"the plan has format {version}; this version reads up to {FORMAT}. Install a newer cosep.")
+        raise PlanError(
+            f"the plan has format {_shown(version)}; this version reads up to {FORMAT}. Install a newer cosep."
+        )
     if version != FORMAT:
-        raise PlanError(f"the plan has format {version}; formats start at {FORMAT}.")
+        raise PlanError(f"the plan has format {_shown(version)}; formats start at {FORMAT}.")
     groups = []
     for i, item in enumerate(_get(top, "groups", list, "the plan")):
         where = f"groups[{i}]"
         entry = _mapping(item, where)
         width = _get(entry, "width", int, where)
+        if width > MOST_CHANNELS:
+            raise PlanError(f"{where}.width is {_shown(width)}; no layer has more than {MOST_CHANNELS} channels.")
         kept = _integers(_get(entry, "kept", list, where), f"{where}.kept", below=width)
         if not kept:
             raise PlanError(f"{where}.kept is empty; at least one channel must stay.")
@@ -139,7 +145,7 @@ def plan_from_document(document: object) -> Plan:
         entry = _mapping(item, where)
         side = _get(entry, "side", str, where)
         if side not in ("out", "in"):
-            raise PlanError(f"{where}.side is {side!r}; it must be 'out' or 'in'.")
+            raise PlanError(f"{where}.side is {_shown(side)}; it must be 'out' or 'in'.")
         key: tuple[str, Side] = (_get(entry, "module", str, where), "out" if side == "out" else "in")
         if key in layout:
             raise PlanError(f"{where} repeats {key[0]} ({side}).")
@@ -159,16 +165,19 @@ def _selection_to_document(selection: Selection) -> dict[str, Any]:
 def _selection_from_document(document: object, where: str) -> Selection:
     entry = _mapping(document, where)
     channels = _get(entry, "channels", int, where)
+    if not 0 <= channels <= MOST_CHANNELS:
+        raise PlanError(f"{where}.channels is {_shown(channels)}; no layer has more than {MOST_CHANNELS}.")
     k = entry.get("k")
-    if k is not None and (not isinstance(k, int) or isinstance(k, bool)):
-        raise PlanError(f"{where}.k is {k!r}; it must be a whole number or null.")
+    if k is not None and (not isinstance(k, int) or isinstance(k, bool) or not 0 <= k <= MOST_CHANNELS):
+        raise PlanError(f"{where}.k is {_shown(k)}; it must be a whole number or null.")
     values: dict[str, Any] = {"channels": channels, "reason": _get(entry, "reason", str, where), "k": k}
     for name in _INTEGERS:
         ascending = name == "kept"
         values[name] = _integers(_get(entry, name, list, where), f"{where}.{name}", ascending=ascending)
     for name in _NUMBERS:
         numbers = _get(entry, name, list, where)
-        if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in numbers):
+        # A whole number may have more digits than a float can hold.
+        if any(type(v) is not float and (type(v) is not int or abs(v) >= 2**63) for v in numbers):
             raise PlanError(f"{where}.{name} must hold numbers only.")
         values[name] = tuple(float(v) for v in numbers)
     notes = _get(entry, "notes", list, where)
@@ -195,10 +204,17 @@ def _get(entry: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
 def _integers(
     values: Sequence[Any], where: str, *, below: int | None = None, ascending: bool = True
 ) -> tuple[int, ...]:
-    if any(not isinstance(v, int) or isinstance(v, bool) or v < 0 for v in values):
-        raise PlanError(f"{where} must hold whole numbers from 0 on.")
+    if any(not isinstance(v, int) or isinstance(v, bool) or not 0 <= v < MOST_CHANNELS for v in values):
+        raise PlanError(f"{where} must hold whole numbers from 0 on, below {MOST_CHANNELS}.")
     if ascending and list(values) != sorted(set(values)):
         raise PlanError(f"{where} must be different numbers in ascending order.")
     if below is not None and any(v >= below for v in values):
-        raise PlanError(f"{where} has {max(values)}, beyond the group's {below} channels.")
+        raise PlanError(f"{where} has {max(values)}, beyond the group's {_shown(below)} channels.")
     return tuple(values)
+
+
+def _shown(value: object) -> str:
+    """A value of unknown size for a message."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "a number of more than 18 digits"
+    return repr(value) if isinstance(value, (int, float, str)) else f"a {type(value).__name__}"
