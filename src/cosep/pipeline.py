@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cosep.artifact.folder import settle
 from cosep.config import PruneConfig, preset, settings
 from cosep.errors import ConfigError
 from cosep.fabric import batches_of_rank, launched, merged_over_ranks, same_weights_everywhere
@@ -46,7 +47,7 @@ from cosep.preparing import (
 from cosep.profile import separability_space
 from cosep.records import Compensation, Group, GroupPlan, Plan, Selection
 from cosep.reporting import draw_page, write_evidence
-from cosep.runs import opened, weights_digest
+from cosep.runs import Run, opened, weights_digest
 from cosep.saving import is_saved, load, read_documents, save
 from cosep.select import balance, round_up, select, with_width
 from cosep.surgery import (
@@ -127,9 +128,10 @@ def prune(
         if fabric.broadcast(folder is not None and is_saved(folder.folder)):
             assert run is not None
             plan, report = read_documents(run)
+            result = PruneResult(load(run, model), plan, report)
             if folder:
-                draw_page(folder.folder)  # it may have been killed before it did
-            return PruneResult(load(run, model), plan, report)
+                _tidied(folder)  # it may have been killed before it did
+            return result
         original = fabric.to_device(copied(model))
         example = fabric.to_device(first_input(calibration) if example_input is None else example_input)[:1]
         classes = classes_of(original, example)
@@ -272,7 +274,7 @@ def _selected(job: Job, state: State, group: Group, *, record: bool) -> Selectio
         selection = balance(selection, group.blocks, weights)
     if job.run and record:
         with job.stage("record", group.name):
-            write_evidence(job.run.folder, len(state.plans), group.name, parts, binned, space, weights, selection)
+            write_evidence(job.run, len(state.plans), group.name, parts, binned, space, weights, selection)
     return job.fabric.broadcast(selection)
 
 
@@ -300,7 +302,7 @@ def _recovered(job: Job, state: State, progress: Progress | None) -> State:
                 blocks=blocks_around(job.groups),
                 progress=progress,
                 checkpoint=_storing(job, state),
-                on_update=_telling(job),
+                on_update=_telling(job, progress.losses if progress else ()),
             )
             entry = {"updates": done.updates, "outcome": done.outcome, "losses": _thinned(done.losses)}
     same_weights_everywhere(state.model, job.fabric)  # BatchNorm's buffers follow each process's own batches
@@ -384,13 +386,20 @@ def _finished(job: Job, state: State, model: nn.Module, evaluate: Batches | None
     }
     result = PruneResult(state.model.to(next(model.parameters()).device), plan, report)
     if job.run:
-        # A run that was killed while it saved may have left a part of the same artifact.
-        save(job.run.folder, result.model, plan, report, overwrite=True)
-        draw_page(job.run.folder)
+        # Logged before, so that the manifest can vouch for the log; if saving fails, the next start takes it back.
+        # Overwriting, for a run that was killed while it saved may have left a part of the same artifact.
         job.run.log("finished", seconds=report["seconds"])
-        job.run.drop_checkpoint()
+        save(job.run.folder, result.model, plan, report, beside=job.run.seals(), overwrite=True)
+        _tidied(job.run)
     job.fabric.barrier()
     return result
+
+
+def _tidied(run: Run) -> None:
+    """Leave a run folder whose result is saved as every finished one: with its page, and nothing else left over."""
+    settle(run.folder)
+    draw_page(run.folder)
+    run.drop_checkpoint()
 
 
 def _keep(job: Job, state: State, progress: Progress | None = None) -> None:
@@ -411,9 +420,9 @@ def _storing(job: Job, state: State) -> Callable[[int, Callable[[], Progress]], 
     return checkpoint
 
 
-def _telling(job: Job) -> Callable[[int, int, float], None]:
-    """Tell the caller of updates, and of passes over the training data."""
-    losses: list[float] = []
+def _telling(job: Job, earlier: tuple[float, ...]) -> Callable[[int, int, float], None]:
+    """Tell the caller of updates, and of passes over the training data; `earlier` losses are those before a restart."""
+    losses = list(earlier[len(earlier) - len(earlier) % job.batches_a_pass :])
 
     def on_update(done: int, updates: int, loss: float) -> None:
         losses.append(loss)

@@ -24,7 +24,7 @@ from cosep.records import ClassHistograms, ClassMoments, Group, Selection, Space
 from cosep.report.agreement import Agreement, Density
 from cosep.report.evidence import MOST_CLASSES, Evidence, collect_evidence, evidence_from_bytes, evidence_to_bytes
 from cosep.report.run import RunRecord
-from cosep.runs import read_description, write_atomically
+from cosep.runs import Run, read_description, write_atomically
 from cosep.saving import is_saved, read_documents
 from cosep.select import select
 from cosep.surgery import channel_norms, copied, output_columns
@@ -34,7 +34,7 @@ HISTOGRAM_BYTES = 2**28  # that are in memory at once
 
 
 def write_evidence(
-    folder: Path,
+    run: Run,
     index: int,
     group: str,
     moments: Sequence[ClassMoments],
@@ -45,8 +45,7 @@ def write_evidence(
 ) -> None:
     """Keep what the page shows of a group, whose place in the plan is `index`, in a run folder."""
     evidence = evidence_of(group, moments, histograms, space, weights, selection)
-    (folder / EVIDENCE).mkdir(exist_ok=True)
-    write_atomically(folder / EVIDENCE / f"{index}.safetensors", evidence_to_bytes(evidence))
+    run.write(f"{EVIDENCE}/{index}.safetensors", evidence_to_bytes(evidence))
 
 
 def evidence_of(

@@ -5,6 +5,9 @@ log.jsonl                what happened, a line each
 checkpoint.safetensors   the network and the position after the last finished step; one file, so never half new
 evidence/, report.html   what was seen of each group, and the page that shows it (see `cosep.reporting`)
 model.safetensors, plan.json, report.json, manifest.json   the result (see `cosep.saving`)
+
+The checkpoint, which vouches for itself, holds the seal (size and SHA-256) of every other file; at the end the manifest
+does. So damage to any file is seen before anything is built on it.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cosep.artifact.files import Seal, damage, seal_of, sync
 from cosep.errors import ConfigError, RunError
 from cosep.weights import read_tensors
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
+CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,27 +45,28 @@ class Checkpoint:
 class Run:
     """An open run folder. Made by `opened`, which holds its lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: Seal) -> None:
         self.folder = folder
+        self._seals: dict[str, Seal] = {CONFIG: config}
+        self._logged = 0
+        self._log_digest = hashlib.sha256()
 
     def store(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; the old one stays whole until the new one is on disk."""
         from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
-        document = {**checkpoint.document, "log_bytes": self._log_size()}
-        metadata = {
-            "format": str(CHECKPOINT_FORMAT),
-            "document": json.dumps(document),
-            "sha256": _digest(tensors, json.dumps(document)),
-        }
-        write_atomically(self.folder / "checkpoint.safetensors", save(tensors, metadata))
+        document = json.dumps({**checkpoint.document, "files": self.seals()})
+        metadata = {"format": str(CHECKPOINT_FORMAT), "document": document, "sha256": _digest(tensors, document)}
+        path = self.folder / CHECKPOINT
+        with _failing_as_ours(path):
+            write_atomically(path, save(tensors, metadata))
 
     def restore(self) -> Checkpoint | None:
-        """The last checkpoint, verified, or None; the log is cut back to what it held then."""
-        path = self.folder / "checkpoint.safetensors"
+        """The last checkpoint, or None, after checking every file; the log is cut back to what it held then."""
+        path = self.folder / CHECKPOINT
         if not path.exists():
-            self._cut_log(0)
+            self._cut_log({"bytes": 0})
             return None
         tensors, metadata = read_tensors(path, RunError, _START_OVER)
         if metadata.get("format") != str(CHECKPOINT_FORMAT):
@@ -71,29 +77,70 @@ class Run:
         if metadata.get("sha256") != _digest(tensors, document):
             raise RunError(f"{path} was altered since it was written: its checksum differs. {_START_OVER}")
         read = json.loads(document)
-        self._cut_log(read["log_bytes"])
+        seals = read.pop("files")
+        for name, seal in seals.items():
+            if found := self._log_damage(seal) if name == LOG else damage(self.folder / name, seal):
+                raise RunError(f"{self.folder / name} {found}. Put back a copy of it. {_START_OVER}")
+        self._cut_log(seals.get(LOG, {"bytes": 0}))
+        self._seals = {name: seal for name, seal in seals.items() if name != LOG}
         return Checkpoint(tensors, read)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file into the folder, for which the next checkpoint and at the end the manifest will vouch."""
+        path = self.folder / name
+        with _failing_as_ours(path):
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, content)
+        self._seals[name] = seal_of(content)
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the log."""
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **facts})
-        with open(self.folder / "log.jsonl", "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        line = (json.dumps({"time": round(time.time(), 3), "event": event, **facts}) + "\n").encode()
+        with _failing_as_ours(self.folder / LOG), open(self.folder / LOG, "ab") as file:
+            file.write(line)
+        self._logged += len(line)
+        self._log_digest.update(line)
+
+    def seals(self) -> dict[str, Seal]:
+        """The seals of the files in the folder that are neither the checkpoint nor of the result."""
+        log = {LOG: {"bytes": self._logged, "sha256": self._log_digest.hexdigest()}} if self._logged else {}
+        return {**self._seals, **log}
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint of a finished run: the result holds all that matters."""
-        (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        with _failing_as_ours(self.folder / CHECKPOINT):
+            (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
-    def _log_size(self) -> int:
-        path = self.folder / "log.jsonl"
-        return path.stat().st_size if path.exists() else 0
+    def _log_damage(self, seal: Seal) -> str:
+        """As `damage`; but the log may have grown since its seal was made."""
+        path = self.folder / LOG
+        if not path.exists() or path.stat().st_size < seal["bytes"]:
+            return damage(path, seal)
+        with open(path, "rb") as file:
+            same = seal_of(file.read(seal["bytes"])) == seal
+        return "" if same else "was altered: its checksum is not the one it was written with"
 
-    def _cut_log(self, size: int) -> None:
-        if self._log_size() > size:
-            os.truncate(self.folder / "log.jsonl", size)
+    def _cut_log(self, seal: Seal) -> None:
+        path = self.folder / LOG
+        if path.exists():
+            with _failing_as_ours(path):
+                os.truncate(path, seal["bytes"])
+            self._logged, self._log_digest = seal["bytes"], hashlib.sha256(path.read_bytes())
 
 
 _START_OVER = "Remove the run folder to start over."
+
+
+@contextmanager
+def _failing_as_ours(path: Path) -> Iterator[None]:
+    """A disk that is full or fails, said in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path} could not be written: {error.strerror or error}. Nothing that was saved before is lost: see that "
+            "the disk has room and works, and give the same command again."
+        ) from error
 
 
 @contextmanager
@@ -101,26 +148,28 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
     """Open or create a run folder for exactly this description (settings, model, data), holding its lock."""
     from filelock import FileLock, Timeout
 
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
+    with _failing_as_ours(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"another process is writing {folder}. Wait until it ends, or choose another run folder."
+            ) from None
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise RunError(
-            f"another process is writing {folder}. Wait until it ends, or choose another run folder."
-        ) from None
-    try:
-        path = folder / "config.toml"
+        path = folder / CONFIG
         if path.exists():
             _refuse_other(path, description)
         else:
             strange = sorted(p.name for p in folder.iterdir() if p.name != ".lock" and not p.name.startswith(".tmp-"))
             if strange:
                 raise RunError(
-                    f"{folder} is not a run folder: it holds {strange[0]} but no config.toml. Choose an empty folder."
+                    f"{folder} is not a run folder: it holds {strange[0]} but no {CONFIG}. Choose an empty folder."
                 )
-            write_atomically(path, to_toml(description).encode())
-        yield Run(folder)
+            with _failing_as_ours(path):
+                write_atomically(path, to_toml(description).encode())
+        yield Run(folder, seal_of(path.read_bytes()))
     finally:
         lock.release()
 
@@ -152,9 +201,14 @@ def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
     stored = _flat(read_description(path.parent))
     wanted = _flat(json.loads(json.dumps(description)))
     for name in sorted(stored.keys() | wanted.keys()):
-        if stored.get(name) != wanted.get(name):
+        if name not in stored:
             raise RunError(
-                f"{path.parent} belongs to another run: its {name} is {stored.get(name)!r}, this one's is "
+                f"{path.parent} belongs to another run, or its {path.name} was damaged: that says nothing of {name}, "
+                f"which is {wanted[name]!r} here. Choose another run folder, or put back a copy of {path.name}."
+            )
+        if stored[name] != wanted.get(name):
+            raise RunError(
+                f"{path.parent} belongs to another run: its {name} is {stored[name]!r}, this one's is "
                 f"{wanted.get(name)!r}. Choose another run folder, or use the settings in {path.name}."
             )
 
@@ -192,6 +246,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    sync(path.parent)
 
 
 def weights_digest(model: nn.Module) -> str:

@@ -10,7 +10,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from cosep.artifact.folder import MANIFEST, READY, Artifact, read_artifact, write_artifact
+from cosep.artifact.files import Seal
+from cosep.artifact.folder import MANIFEST, READY, Artifact, check_beside, read_artifact, write_artifact
 from cosep.errors import ArtifactError, ModelError, PlanError
 from cosep.records import Plan, Side
 from cosep.weights import load_weights
@@ -24,13 +25,22 @@ def save(
     plan: Plan,
     report: Mapping[str, Any] | None = None,
     *,
+    beside: Mapping[str, Seal] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Keep a cut model, its plan and a report of plain values in a folder; all or nothing, no pickle."""
+    """Keep a cut model, its plan and a report of plain values in a folder; all or nothing, no pickle.
+
+    beside: the seals of other files in the folder, which `read_documents` will check too.
+    """
     from cosep.surgery.plan import plan_to_document
 
     return write_artifact(
-        folder, weights=model.state_dict(), plan=plan_to_document(plan), report=report or {}, overwrite=overwrite
+        folder,
+        weights=model.state_dict(),
+        plan=plan_to_document(plan),
+        report=report or {},
+        beside=beside,
+        overwrite=overwrite,
     )
 
 
@@ -44,8 +54,9 @@ def load(folder: str | os.PathLike[str], model: nn.Module | Callable[[], nn.Modu
 
 
 def read_documents(folder: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any]]:
-    """The plan and the report that were saved, after checking every file of the artifact."""
+    """The plan and the report that were saved, after checking every file of the artifact and those sealed beside it."""
     artifact = read_artifact(folder)
+    check_beside(artifact)
     return _plan_of(artifact), artifact.report
 
 

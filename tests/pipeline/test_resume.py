@@ -103,7 +103,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(base, digits, quick, tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr("cosep.runs.write_atomically", full)
-        with pytest.raises(OSError, match="No space left on device"):
+        with pytest.raises(RunError, match=r"could not be written: No space left on device\. Nothing that was saved"):
             start(base, digits, config, tmp_path / "run")
     resumed = start(base, digits, config, tmp_path / "run")
     assert all(torch.equal(t, resumed.model.state_dict()[n]) for n, t in whole.model.state_dict().items())

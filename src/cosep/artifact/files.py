@@ -1,13 +1,16 @@
-"""Bytes on disk that are either wholly there or not at all."""
+"""Bytes on disk that are either wholly there or not at all, and seals by which damage to them is seen."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 CHUNK = 1 << 20
+
+Seal = Mapping[str, Any]  # {"bytes": a file's size, "sha256": in hexadecimal}; plain values, for it is stored as JSON
 
 
 def sha256(path: Path) -> str:
@@ -17,6 +20,30 @@ def sha256(path: Path) -> str:
         while piece := file.read(CHUNK):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def seal_of(content: bytes) -> Seal:
+    """The seal of a file with this content."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def is_seal(value: object) -> bool:
+    """Whether something read from a file has the form of a seal."""
+    return isinstance(value, dict) and type(value.get("bytes")) is int and isinstance(value.get("sha256"), str)
+
+
+def damage(path: Path, seal: Seal) -> str:
+    """How a file differs from its seal, as the rest of a sentence that its name begins; "" if it does not."""
+    try:
+        size = path.stat().st_size
+        if size != seal["bytes"]:
+            found = "it was cut short" if size < seal["bytes"] else "something was added"
+            return f"has {size:,} bytes instead of {seal['bytes']:,}: {found}"
+        return "" if sha256(path) == seal["sha256"] else "was altered: its checksum is not the one it was written with"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
 
 
 def sync(path: Path) -> None:

@@ -3,10 +3,11 @@
     model.safetensors   every parameter and buffer          plan.json     what was cut and why
     manifest.json       format, sizes, checksums, versions  report.json   the figures
 
-The folder may hold other files; only these are the artifact's. Replacing one never leaves a mixture: the new files
-are gathered in a subfolder, which is renamed once (that is the moment the artifact changes) and then emptied into
-place, the manifest last. Whoever reads meanwhile, or after a crash, takes each file from the subfolder while it is
-there. One writer at a time; a run's lock sees to that.
+The folder may hold other files; only these are the artifact's. Of others, such as a run's log, the manifest may hold
+the seals, by which `check_beside` sees whether they are still as they were.
+Replacing an artifact never leaves a mixture: the new files are gathered in a subfolder, which is renamed once (that is
+the moment the artifact changes) and then emptied into place, the manifest last. Whoever reads meanwhile, or after a
+crash, takes each file from the subfolder while it is there. One writer at a time; a run's lock sees to that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 
 import cosep
 from cosep.artifact.documents import decode, encode
-from cosep.artifact.files import sha256, sync
+from cosep.artifact.files import Seal, damage, is_seal, sha256, sync
 from cosep.errors import ArtifactError
 from cosep.weights import read_tensors
 
@@ -68,11 +69,13 @@ def write_artifact(
     weights: Mapping[str, Tensor],
     plan: Mapping[str, Any],
     report: Mapping[str, Any],
+    beside: Mapping[str, Seal] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write an artifact into a folder, which is made if need be, and return the folder.
 
     All or nothing: after any failure the folder holds what it held before. The same values give the same bytes.
+    beside: seals of other files in the folder, by their names with / between folders.
     """
     folder = Path(folder)
     stored, shared = _without_repeats(weights)
@@ -97,7 +100,7 @@ def write_artifact(
         _write_weights(gathering / WEIGHTS, stored)
         for name, data in documents.items():
             (gathering / name).write_bytes(data)
-        (gathering / MANIFEST).write_bytes(_manifest(gathering, shared))
+        (gathering / MANIFEST).write_bytes(_manifest(gathering, shared, beside or {}))
         for name in (*FILES, MANIFEST):
             sync(gathering / name)
         sync(gathering)
@@ -131,22 +134,31 @@ def read_artifact(folder: str | os.PathLike[str]) -> Artifact:
     manifest = _read_manifest(folder)
     for name, entry in manifest["files"].items():
         path = _located(folder, name)
-        size = path.stat().st_size
-        if size != entry["bytes"]:
-            found = "it was cut short" if size < entry["bytes"] else "something was added"
-            raise ArtifactError(
-                f"{path} has {size:,} bytes instead of {entry['bytes']:,}: {found}. Copy or save it again."
-            )
-        if name != WEIGHTS and size > DOCUMENT_LIMIT:
-            raise ArtifactError(f"{path} has {size:,} bytes; at most {DOCUMENT_LIMIT:,} are read.")
-        try:
-            altered = sha256(path) != entry["sha256"]
-        except OSError as error:
-            raise ArtifactError(f"{path} cannot be read: {error}") from error
-        if altered:
-            raise ArtifactError(f"{path} was altered: its checksum is not the manifest's. Copy or save it again.")
+        if name != WEIGHTS and entry["bytes"] > DOCUMENT_LIMIT:
+            raise ArtifactError(f"{path} has {entry['bytes']:,} bytes; at most {DOCUMENT_LIMIT:,} are read.")
+        if found := damage(path, entry):
+            raise ArtifactError(f"{path} {found}. Copy or save it again.")
     plan, report = (decode(_located(folder, name).read_bytes(), str(folder / name)) for name in (PLAN, REPORT))
     return Artifact(folder, manifest, plan, report)
+
+
+def check_beside(artifact: Artifact) -> None:
+    """Refuse an artifact beside which one of the sealed files is no longer as it was; one that was removed is not."""
+    for name, seal in artifact.manifest.get("beside", {}).items():
+        if os.path.lexists(artifact.folder / name):
+            path = _located(artifact.folder, name)
+            if found := damage(path, seal):
+                raise ArtifactError(f"{path} {found}. Put back a copy of it, or remove it to go on without it.")
+
+
+def settle(folder: str | os.PathLike[str]) -> None:
+    """Finish what a crash interrupted: move an artifact that is complete to its final place. One writer at a time."""
+    folder = Path(folder)
+    try:
+        _settle(folder)
+        _remove(folder / GATHERING)
+    except OSError as error:
+        raise ArtifactError(f"the artifact in {folder} could not be moved out of {READY} ({error}).") from error
 
 
 def _without_repeats(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -186,11 +198,12 @@ def _write_weights(path: Path, weights: dict[str, Tensor]) -> None:
         raise ArtifactError(f"the weights cannot be stored as safetensors: {error}") from error
 
 
-def _manifest(folder: Path, shared: Mapping[str, str]) -> bytes:
+def _manifest(folder: Path, shared: Mapping[str, str], beside: Mapping[str, Seal]) -> bytes:
     body: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "files": {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in FILES},
+        "beside": dict(beside),
         "shared": dict(shared),
         "made_by": {"cosep": cosep.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
     }
@@ -221,6 +234,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         )
     for name in manifest["files"] if isinstance(manifest.get("files"), dict) else ():
         _check_name(name, path)
+    for name in manifest["beside"] if isinstance(manifest.get("beside"), dict) else ():
+        for part in name.split("/"):
+            _check_name(part, path)
     # Byte for byte, so that not even a space may change unnoticed.
     if data != encode(manifest, MANIFEST) or manifest.get("sha256") != _seal(manifest) or not _well_formed(manifest):
         raise ArtifactError(f"{path} was altered or is damaged: it does not match its own checksum. Save it again.")
@@ -229,15 +245,13 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _well_formed(manifest: dict[str, Any]) -> bool:
     """Whether the entries are of the kinds that the reader goes on to use; a checksum anybody can make does not say."""
-    files, shared = manifest.get("files"), manifest.get("shared")
+    files, beside, shared = manifest.get("files"), manifest.get("beside", {}), manifest.get("shared")
     return (
         type(manifest.get("version")) is int
         and isinstance(files, dict)
         and set(FILES) <= set(files)
-        and all(
-            isinstance(entry, dict) and type(entry.get("bytes")) is int and isinstance(entry.get("sha256"), str)
-            for entry in files.values()
-        )
+        and isinstance(beside, dict)
+        and all(is_seal(entry) for entry in (*files.values(), *beside.values()))
         and isinstance(shared, dict)
         and all(isinstance(stored, str) for stored in shared.values())
     )

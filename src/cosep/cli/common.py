@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cosep.errors import ConfigError, RunError
 from cosep.runs import read_description
+from cosep.saving import read_documents
 from cosep.zoo import input_shape, load_model
 
 # Of several processes of one run, the first speaks.
@@ -49,6 +50,7 @@ class RunModel:
 def run_model(folder: Path) -> RunModel:
     """The model that a run folder's config.toml names."""
     about = read_description(folder).get("about", {})
+    read_documents(folder)  # refuses a config.toml that was altered since
     if not about.get("model"):
         raise RunError(
             f"{folder}/config.toml names no model, as the run was started from Python. "
