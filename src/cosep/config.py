@@ -12,7 +12,7 @@ from cosep.records import Scope
 
 Metric = Literal["jm", "jm-histogram", "hellinger", "wasserstein"]
 Silhouette = Literal["mean", "nearest"]
-Representative = Literal["weighted", "medoid", "random"]
+Representative = Literal["weighted", "salient", "medoid", "random"]
 Tap = Literal["output", "activation"]
 Schedule = Literal["per-layer", "final", "none"]
 Decay = Literal["constant", "cosine"]
@@ -64,6 +64,9 @@ class ProfileConfig:
 
     metric: Metric = setting("jm", "the distance between two classes' activations")
     max_classes: int = setting(100, "M: with more classes, the M best separated ones from the rest span the space")
+    magnitude: bool = setting(
+        False, 'multiply profiles by salience: what a channel passes on to the next layers; needs the tap "activation"'
+    )
 
     def __post_init__(self) -> None:
         check_choice("profile.metric", self.metric, Metric)
@@ -177,6 +180,7 @@ class DeviceConfig:
     devices: int = setting(1, "processes on each machine")
     nodes: int = setting(1, "machines")
     precision: str = setting("32-true", "32-true, 16-mixed, bf16-mixed, ...")
+    channels_last: bool = setting(True, "work in the memory format that convolutions are faster in on most devices")
 
     def __post_init__(self) -> None:
         check_at_least("device.devices", self.devices, 1)
@@ -199,6 +203,12 @@ class PruneConfig:
 
     def __post_init__(self) -> None:
         check_at_least("checkpoint_seconds", self.checkpoint_seconds, 0)
+        salience = self.profile.magnitude or self.select.representative == "salient"
+        if salience and self.observe.tap != "activation":
+            raise ConfigError(
+                'profile.magnitude and the representative "salient" go by what a channel passes on, and observe.tap is '
+                f'{self.observe.tap!r}, before its normalization and activation. Set observe.tap to "activation".'
+            )
 
 
 def preset(name: Preset = "default") -> PruneConfig:

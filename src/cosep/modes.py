@@ -39,6 +39,16 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
+def laid_out_like(model: nn.Module, other: nn.Module) -> nn.Module:
+    """The model, its parameters contiguous wherever the other's of the same name are: the memory format it came in."""
+    formats = {name: parameter.is_contiguous() for name, parameter in other.named_parameters()}
+    for name, parameter in model.named_parameters():
+        if formats.get(name):
+            # A clone, since with a dimension of size 1 `contiguous` takes either format for the other.
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    return model
+
+
 def logits_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """The model's scores, (batch, classes); anything else is an error that says how to wrap the model."""
     output = model(inputs)

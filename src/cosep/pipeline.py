@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from cosep.job import (
 )
 from cosep.measure import accuracy, compare, latency, macs, measure, parameters
 from cosep.measure.measurement import Measurement
+from cosep.modes import laid_out_like
 from cosep.observe import check_moments, observe, observe_histograms
 from cosep.preparing import (
     LATENCY_REPEATS,
@@ -45,7 +46,7 @@ from cosep.preparing import (
     limited_widths,
 )
 from cosep.profile import separability_space
-from cosep.records import Compensation, Group, GroupPlan, Plan, Selection
+from cosep.records import ClassMoments, Compensation, Group, GroupPlan, Plan, Selection
 from cosep.reporting import draw_page, write_evidence
 from cosep.runs import Run, opened, weights_digest
 from cosep.saving import is_saved, load, read_documents, save
@@ -54,6 +55,7 @@ from cosep.surgery import (
     TwinCheck,
     channel_norms,
     compensate,
+    consumer_norms,
     copied,
     cut_checked,
     fingerprint,
@@ -133,6 +135,8 @@ def prune(
                 _tidied(folder)  # it may have been killed before it did
             return result
         original = fabric.to_device(copied(model))
+        if config.device.channels_last:
+            original = original.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         example = fabric.to_device(first_input(calibration) if example_input is None else example_input)[:1]
         classes = classes_of(original, example)
         train, batches_a_pass, updates_a_group = budget(calibration if train is None else train, config)
@@ -264,18 +268,31 @@ def _selected(job: Job, state: State, group: Group, *, record: bool) -> Selectio
         columns = [(p, column) for p in group.producers for column in output_columns(group, p, state.layout)]
         parts = [moments[p].of_channels(column) for p, column in columns]
         binned = [histograms[p].of_channels(column) for p, column in columns] if histograms else None
-        space = separability_space(parts, job.config.profile, histograms=binned)
+        salience = _salience(state, group, parts)
+        space = separability_space(
+            parts, job.config.profile, histograms=binned, salience=salience if job.config.profile.magnitude else None
+        )
     with job.stage("select", group.name):
         weights = channel_norms(state.model, group, state.layout)
-        selection = select(space, weights=weights, config=job.config.select)
+        scores = salience if job.config.select.representative == "salient" else None
+        selection = select(space, weights=weights, scores=scores, config=job.config.select)
         if group.name in job.widths:
-            selection = with_width(selection, space, job.widths[group.name], weights=weights, config=job.config.select)
+            selection = with_width(
+                selection, space, job.widths[group.name], weights=weights, scores=scores, config=job.config.select
+            )
         selection = round_up(selection, math.lcm(job.config.surgery.round_to, group.blocks), weights)
         selection = balance(selection, group.blocks, weights)
     if job.run and record:
         with job.stage("record", group.name):
             write_evidence(job.run, len(state.plans), group.name, parts, binned, space, weights, selection)
     return job.fabric.broadcast(selection)
+
+
+def _salience(state: State, group: Group, moments: Sequence[ClassMoments]) -> Tensor:
+    """What each channel passes on to the group's consumers: their weights' norm times its root mean square (width,)."""
+    images = moments[0].count.sum()
+    power = sum((m.scatter + m.count.unsqueeze(1) * m.mean.square()).sum(0) / images for m in moments)
+    return consumer_norms(state.model, group, state.layout) * torch.as_tensor(power).sqrt().cpu()
 
 
 def _recovered(job: Job, state: State, progress: Progress | None) -> State:
@@ -384,7 +401,8 @@ def _finished(job: Job, state: State, model: nn.Module, evaluate: Batches | None
         "limits": list(job.limit_notes),
         "seconds": {stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
     }
-    result = PruneResult(state.model.to(next(model.parameters()).device), plan, report)
+    pruned = laid_out_like(state.model.to(next(model.parameters()).device), model)
+    result = PruneResult(pruned, plan, report)
     if job.run:
         # Logged before, so that the manifest can vouch for the log; if saving fails, the next start takes it back.
         # Overwriting, for a run that was killed while it saved may have left a part of the same artifact.

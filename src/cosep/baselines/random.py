@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
+from cosep.baselines.choosing import best_channels
 from cosep.records import Selection
+
+
+def random_scores(width: int, *, seed: int) -> Tensor:
+    """A number for each of `width` channels, by the seed alone: (width,)."""
+    return torch.rand(width, generator=torch.Generator().manual_seed(seed))
 
 
 def random_channels(width: int, kept: int, *, blocks: int = 1, seed: int = 0) -> Selection:
     """`kept` of `width` channels, uniformly at random; equally many in each of `blocks` equal parts."""
-    generator = torch.Generator().manual_seed(seed)
-    size = width // blocks
-    chosen = [
-        block * size + channel
-        for block in range(blocks)
-        for channel in torch.randperm(size, generator=generator)[: kept // blocks].tolist()
-    ]
-    return Selection(channels=width, kept=tuple(sorted(chosen)), reason="random")
+    return best_channels(random_scores(width, seed=seed), kept, blocks=blocks, reason="random")

@@ -8,6 +8,7 @@ import typer
 
 from cosep import __version__
 from cosep.cli.bench import bench_command
+from cosep.cli.compare import compare_command
 from cosep.cli.demo import demo_command
 from cosep.cli.export import export_command
 from cosep.cli.inspect import inspect_command
@@ -42,6 +43,7 @@ app.command("demo")(demo_command)
 app.command("inspect")(inspect_command)
 app.command("prune")(with_settings(prune_command))
 app.command("report")(report_command)
+app.command("compare")(with_settings(compare_command))
 app.command("export")(export_command)
 app.command("bench")(bench_command)
 app.command("train")(train_command)

@@ -32,8 +32,10 @@ _Pool = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def tapped(model: nn.Module, layers: Iterable[str], tap: Tap = "output") -> Iterator[dict[str, Tensor]]:
-    """Yield a dict that every forward pass refills: {layer: pooled activation (batch, channels)}.
+def tapped(
+    model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pooled: bool = True
+) -> Iterator[dict[str, Tensor]]:
+    """Yield a dict that every forward pass refills: {layer: pooled activation (batch, channels)}, or unpooled ones.
 
     Convolutions give the mean over space, linear layers the value, and linear layers on sequences the mean over tokens.
     With tap="activation" it is what the layer's activation makes of its output: the output is followed through
@@ -43,18 +45,19 @@ def tapped(model: nn.Module, layers: Iterable[str], tap: Tap = "output") -> Iter
     A layer that runs twice in one pass is refused: its calls have different inputs, hence different statistics.
     """
     modules = checked_layers(model, layers)
+    pools = {name: pool_of(module) if pooled else torch.clone for name, module in modules.items()}
     latest: dict[str, Tensor] = {}
     with ExitStack() as stack:
         # First of all root hooks to run, and last of all to be removed.
         _hook(stack, model.register_forward_pre_hook(lambda *_: latest.clear(), prepend=True))
         if tap == "output":
             for name, module in modules.items():
-                _hook(stack, module.register_forward_hook(partial(_store, latest, name, pool_of(module))))
+                _hook(stack, module.register_forward_hook(partial(_store, latest, name, pools[name])))
         else:
             follower = _Follower(latest)
             _hook(stack, model.register_forward_pre_hook(lambda *_: follower.forget(), prepend=True))
             for name, module in modules.items():
-                _hook(stack, module.register_forward_hook(partial(_follow, follower, name, pool_of(module))))
+                _hook(stack, module.register_forward_hook(partial(_follow, follower, name, pools[name])))
             _hook(stack, model.register_forward_hook(lambda *_: follower.settle_all()))
             stack.enter_context(follower)
         yield latest

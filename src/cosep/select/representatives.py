@@ -22,8 +22,8 @@ def representatives(
 ) -> tuple[int, ...]:
     """One channel per cluster, in the order of `medoids`: the best by `scores` if given, else by the configured rule.
 
-    "weighted": the largest of `weights` (channels,), the norms of the channels' filters. "medoid": the medoid.
-    "random": any, by the seed. Of equals the lowest channel.
+    "weighted": the largest of `weights` (channels,), the norms of the channels' filters. "salient": the best by
+    `scores`, which must be given. "medoid": the medoid. "random": any, by the seed. Of equals the lowest channel.
     """
     config = config or SelectConfig()
     owner = np.asarray(clusters)
@@ -43,6 +43,11 @@ def ranking_of(
     """The numbers (channels,) by which representatives are chosen, checked; None where no numbers decide."""
     if scores is not None:
         return checked_ranking("scores", scores, channels)
+    if config.representative == "salient":
+        raise ConfigError(
+            'the representative "salient" keeps the channel that passes on most, and no scores were given. '
+            'Give scores (channels,), or choose the representative "medoid".'
+        )
     if config.representative != "weighted":
         return None
     if weights is None:

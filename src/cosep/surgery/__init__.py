@@ -1,7 +1,7 @@
 """Plans, cuts and their proof."""
 
 from cosep.surgery.batchnorm import reestimate_batchnorm
-from cosep.surgery.channels import channel_norms, output_columns
+from cosep.surgery.channels import channel_norms, consumer_norms, output_columns
 from cosep.surgery.compensate import compensate
 from cosep.surgery.cut import apply_layout, copied, cut, cut_group, layout_of
 from cosep.surgery.plan import check_plan, fingerprint, plan_for, plan_from_document, plan_to_document
@@ -17,6 +17,7 @@ __all__ = [
     "check_cut",
     "check_plan",
     "compensate",
+    "consumer_norms",
     "copied",
     "cut",
     "cut_all_checked",

@@ -23,6 +23,24 @@ def output_columns(group: Group, producer: str, layout: Layout) -> tuple[Tensor,
     return tuple(column for piece in pieces for column in current_positions(piece, layout).T)
 
 
+def consumer_norms(model: nn.Module, group: Group, layout: Layout) -> Tensor:
+    """The L2 norm of the weights that read each channel, over all of the group's consumers: (width,) float64."""
+    squares = torch.zeros(group.width, dtype=torch.float64)
+    for piece in group.slices:
+        if piece.module not in group.consumers or piece.side != "in":
+            continue
+        module = model.get_submodule(piece.module)
+        weight: Tensor = module.get_parameter("weight").detach().double().cpu()
+        if isinstance(module, _ConvTransposeNd):
+            norms = weight.flatten(1).square().sum(1)  # (inputs, outputs / groups, ...)
+        else:
+            # (outputs, inputs / groups, ...): the inputs of one block are read by its own outputs only.
+            blocks = weight.unflatten(0, (getattr(module, "groups", 1), -1))
+            norms = blocks.square().sum((1, *range(3, blocks.ndim))).flatten()
+        squares += norms[current_positions(piece, layout)].sum(1)
+    return squares.sqrt()
+
+
 def channel_norms(model: nn.Module, group: Group, layout: Layout) -> Tensor:
     """The L2 norm of each channel's filter, over all of the group's producers: (width,) float64."""
     squares = torch.zeros(group.width, dtype=torch.float64)

@@ -1,0 +1,106 @@
+"""cosep compare: CoSeP beside other ways to choose channels, at the same widths, recoveries and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cosep.cli.common import console, percent, print_json
+from cosep.cli.options import configured
+from cosep.cli.progress import shown
+
+
+def compare_command(
+    model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
+    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
+    out: Annotated[Path, typer.Option(help="A folder for all runs; a comparison that was stopped goes on there.")],
+    rivals: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            help="Methods, separated by commas: random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
+            "random-in-cluster, cosep-magnitude.",
+        ),
+    ] = "random,l2,fpgm",
+    seeds: Annotated[int, typer.Option(help="How many times each method runs, with seeds 0, 1, ...", min=1)] = 3,
+    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    preset: Annotated[str, typer.Option(help="default or paper: the settings that all methods share.")] = "default",
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
+    widths: Annotated[
+        Path | None, typer.Option(help="A run whose widths all methods get, instead of what CoSeP finds first.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Of the recovery.", min=1)] = 128,
+    holdout: Annotated[float, typer.Option(help="The share of the training set that nobody trains on.")] = 0.1,
+    json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON on standard output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show only the table.")] = False,
+    *,
+    changes: dict[str, Any],
+) -> None:
+    """Compare CoSeP with other criteria: same widths, same cuts, same recovery, same seeds.
+
+    Without training (--schedule none) a comparison takes a small part of the time.
+
+    Examples:
+
+      cosep compare resnet20 --weights r20.pt --data cifar10:~/data --with random,l2,fpgm --seeds 5 --out compare/
+
+      cosep compare resnet20 --weights r20.pt --data cifar10:~/data --schedule none --seeds 10 --out untrained/
+    """
+    from cosep.comparing import compare, standings
+    from cosep.data import load_data
+    from cosep.measure import accuracy
+    from cosep.saving import read_documents
+    from cosep.zoo import load_model
+
+    settings = configured(preset, config, changes, model=model, data=data)
+    first = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size)
+    classes = len(first.class_names) or None
+    net = load_model(model, weights=weights, classes=classes)
+    given = {plan.group: len(plan.kept) for plan in read_documents(widths)[0].groups} if widths else None
+    say = (lambda text: None) if quiet else (lambda text: console.print(text, highlight=False))
+    with shown(quiet=quiet, run=out) as callbacks:
+        trials = compare(
+            net,
+            lambda seed: load_data(data, holdout=holdout, seed=seed, batch_size=batch_size),
+            [name.strip() for name in rivals.split(",") if name.strip()],
+            seeds=range(settings.seed, settings.seed + seeds),
+            out=out,
+            config=settings,
+            widths=given,
+            about={"model": model, "data": data, "classes": classes or 0, "input": list(first.input_shape)},
+            callbacks=callbacks,
+            on_trial=lambda trial: say(f"{trial.method} with seed {trial.seed}: {percent(trial.accuracy)}"),
+        )
+    console.print(comparison_table(standings(trials)))
+    console.print(
+        f"unpruned {percent(accuracy(net, first.test))}; MACs left {percent(trials[0].macs)}; "
+        f"{trials[0].updates} updates; "
+        f"{out / 'compare.json'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if json:
+        print_json({"trials": [asdict(trial) for trial in trials]})
+
+
+def comparison_table(found: Sequence[Any]) -> Table:
+    """Each method's accuracy over its seeds, and how far CoSeP is ahead of it."""
+    table = Table(title="Test accuracy in %, mean ± standard deviation; differences are paired by seed")
+    for column in ("method", "seeds", "accuracy", "CoSeP is ahead by", "95 % interval", "beyond noise"):
+        table.add_column(column)
+    for row in found:
+        one = row.seeds == 1
+        spread = "" if one else f" ± {row.std:.2f}"
+        cells = [row.method, str(row.seeds), f"{row.mean:.2f}{spread}"]
+        if row.method == "cosep":
+            table.add_row(*cells, "", "", "")
+            continue
+        interval = "" if one else f"{row.low:+.2f} to {row.high:+.2f}"
+        verdict = {None: "one seed: unknown", True: "yes", False: "no"}[row.beyond_noise]
+        table.add_row(*cells, f"{row.difference:+.2f}", interval, verdict)
+    return table
