@@ -1,0 +1,158 @@
+"""M, the number of classes that span the space: how much of the full selection survives, and what is saved.
+
+    python experiments/class_subset.py --model resnet50 --weights FILE --data imagefolder:DIR --out FILE [--runs DIR]
+
+For every M, the groups of the unpruned network are selected from the M classes that are best separated from the rest,
+and compared with the selection from all classes: Spearman of the distances, Jaccard of the kept channels at the same
+k, and the seconds of profiling and selecting. With --runs, each M is also pruned to the end, with the paper's preset,
+and its test accuracy noted: that is the paper's figure (ResNet-50, ImageNet; it adopts M = 100).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+import cells as kept_cells
+import torch
+from paper import figures, headline, key
+
+import cosep
+from cosep.config import paper_recovery
+from cosep.data import load_data
+from cosep.groups import groups_in_scope
+from cosep.records import ClassMoments, Group
+from cosep.report.agreement import spearman
+from cosep.select import with_width
+from cosep.surgery import channel_norms
+
+COUNTS = (2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--counts", default=",".join(map(str, COUNTS)), help="M; those above the classes are left out")
+    parser.add_argument("--images", type=int, help="by default 5,000, or 20 a class if that is more")
+    parser.add_argument("--runs", type=Path, help="prune with each M in a folder of its own here")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="3 images a class, the first four groups: does it run?")
+    args = parser.parse_args()
+    data = load_data(args.data)
+    classes = len(data.class_names)
+    images = 3 * classes if args.quick else args.images or max(5000, 20 * classes)
+    about = {"experiment": "class subset", "network": key(args.model, args.data), "images": images, "quick": args.quick}
+    cells = kept_cells.read(args.out, about)
+    counts = sorted({count for count in map(int, args.counts.split(",")) if count < classes} | {classes})
+    missing = [count for count in counts if str(count) not in cells]
+    if missing:
+        model = cosep.load_model(args.model, weights=args.weights, classes=classes)
+        groups = groups_in_scope(cosep.find_groups(model, torch.randn(1, *data.input_shape)))
+        groups = groups[:4] if args.quick else groups
+        producers = [name for group in groups for name in group.producers]
+        moments = cosep.observe(model, data.calibration, producers, classes=classes, max_images=images)
+        reference = [chosen(model, group, moments, classes) for group in groups]
+        for count in missing:
+            cells[str(count)] = compared(model, groups, moments, count, reference)
+            kept_cells.write(args.out, about, cells)
+            print(count, cells[str(count)], flush=True)
+    if args.runs:
+        for count in counts:
+            if "accuracy" not in cells[str(count)]:
+                cells[str(count)] |= pruned(args, count)
+                kept_cells.write(args.out, about, cells)
+    print(table(cells, args))
+
+
+def chosen(
+    model: torch.nn.Module, group: Group, moments: dict[str, ClassMoments], count: int
+) -> tuple[cosep.Selection, cosep.Space, float]:
+    """The selection of a group from so many classes, its space, and the seconds of both."""
+    began = time.perf_counter()
+    parts = [moments[name] for name in group.producers]
+    space = cosep.separability_space(parts, cosep.ProfileConfig(max_classes=count))
+    selection = cosep.select(space, weights=channel_norms(model, group, {}))
+    return selection, space, time.perf_counter() - began
+
+
+def compared(
+    model: torch.nn.Module,
+    groups: tuple[Group, ...],
+    moments: dict[str, ClassMoments],
+    count: int,
+    reference: list[tuple[cosep.Selection, cosep.Space, float]],
+) -> dict:
+    """The means over the groups of what the selection from `count` classes has in common with the full one."""
+    rows = []
+    for group, (full, full_space, _) in zip(groups, reference, strict=True):
+        selection, space, seconds = chosen(model, group, moments, count)
+        k = full.k or group.width // 2
+        weights = channel_norms(model, group, {})
+        one, other = (
+            set(with_width(s, at, k, weights=weights).kept) for s, at in ((full, full_space), (selection, space))
+        )
+        first, second = torch.triu_indices(group.width, group.width, offset=1)
+        distances = [at.distances[first, second].tolist() for at in (full_space, space)]
+        rows.append(
+            (len(one & other) / len(one | other), spearman(*distances), len(selection.kept) / group.width, seconds)
+        )
+    jaccard, rank, share, seconds = (list(column) for column in zip(*rows, strict=True))
+    mean = 1 / len(rows)
+    return {
+        "pairs": math.comb(count, 2),
+        "jaccard_same_k": sum(jaccard) * mean,
+        "spearman_distances": sum(rank) * mean,
+        "kept": sum(share) * mean,
+        "seconds": sum(seconds),
+        "groups": len(rows),
+    }
+
+
+def pruned(args: argparse.Namespace, count: int) -> dict:
+    """Accuracy and MACs of a whole run with the paper's preset and this M; it goes on where it was stopped."""
+    data = load_data(args.data, batch_size=256 if args.data.startswith("imagefolder") else 128)
+    changes = {"profile": {"max_classes": count}, "recover": paper_recovery(args.model, args.data)}
+    if args.quick:
+        changes["recover"]["epochs"] = 0.01
+    result = cosep.prune(
+        cosep.load_model(args.model, weights=args.weights, classes=len(data.class_names)),
+        data.calibration,
+        data.test,
+        config=cosep.replace_settings(cosep.preset("paper"), changes),
+        train=data.train,
+        holdout=data.holdout,
+        run=args.runs / f"{args.model}-{count}",
+    )
+    return {"accuracy": result.report["after"]["accuracy"], "macs": result.report["change"]["macs"]}
+
+
+def table(cells: dict[str, dict], args: argparse.Namespace) -> str:
+    columns = ("M", "class pairs", "Spearman of distances", "Jaccard, same k", "kept", "seconds", "test accuracy")
+    rows = [
+        (
+            count,
+            f"{found['pairs']:,}",
+            f"{found['spearman_distances']:.3f}",
+            f"{100 * found['jaccard_same_k']:.1f} %",
+            f"{100 * found['kept']:.1f} %",
+            f"{found['seconds']:.1f}",
+            f"{100 * found['accuracy']:.2f} %" if "accuracy" in found else "not run",
+        )
+        for count, found in sorted(cells.items(), key=lambda item: int(item[0]))
+    ]
+    reported, row = figures("class_count"), headline(args.model, args.data)
+    said = f"\nThe paper (ResNet-50, ImageNet): {reported['finding']}; the accuracies are only in a picture."
+    return (
+        kept_cells.markdown(columns, rows)
+        + "\n"
+        + said
+        + (f" At its M it reports {row['cosep']} % here." if row else "")
+    )
+
+
+if __name__ == "__main__":
+    main()

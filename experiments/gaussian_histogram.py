@@ -1,0 +1,151 @@
+"""Gaussian against histogram JM: do they rank channels alike (Spearman), and keep the same ones (Jaccard)?
+
+    python experiments/gaussian_histogram.py --model resnet56 --weights FILE --data cifar10:DIR --out FILE
+
+The unpruned network, all groups of the scope `interior`, the paper's selection (p = 2). The score of a channel is its
+mean JM over all class pairs; Spearman is over all channels, as in the paper, and within each layer. Jaccard is taken
+twice: each reading at its own knee, as in the paper (layers without a knee are kept whole and left out), and both at
+the same k, the Gaussian knee or half of a layer without one. Coarser histograms are sums of the finest one's bins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import cells as kept_cells
+import torch
+from paper import figures, key
+
+import cosep
+from cosep.data import load_data
+from cosep.groups import groups_in_scope
+from cosep.records import ClassHistograms, Space
+from cosep.report.agreement import spearman
+from cosep.select import with_width
+from cosep.surgery import channel_norms
+
+BINS = (64, 32, 16)
+THIRDS = ("early", "middle", "late")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet56")
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="300 images: does it run?")
+    args = parser.parse_args()
+    images = 300 if args.quick else args.images
+    paper = key(args.model, args.data)
+    about = {"experiment": "Gaussian against histogram", "network": paper, "images": images}
+    cells = kept_cells.read(args.out, about)
+    if not cells:  # two passes over the images are all the work: there is nothing between them to go on from
+        cells = {"layers": layers(args, images)}
+        kept_cells.write(args.out, about, cells)
+    print(table(cells["layers"], paper))
+
+
+def layers(args: argparse.Namespace, images: int) -> list[dict]:
+    """Both readings of every layer: the scores of its channels, and what is kept."""
+    data = load_data(args.data)
+    model = cosep.load_model(args.model, weights=args.weights, classes=len(data.class_names))
+    groups = groups_in_scope(cosep.find_groups(model, torch.randn(1, *data.input_shape)))
+    names = [group.name for group in groups]
+    config = cosep.ObserveConfig(bins=BINS[0])
+    moments = cosep.observe(model, data.calibration, names, config=config, max_images=images)
+    counted = cosep.observe_histograms(model, data.calibration, names, moments, config=config, max_images=images)
+    found = []
+    for position, group in enumerate(groups):
+        began = time.perf_counter()
+        weights = channel_norms(model, group, {})
+        gaussian = cosep.separability_space(moments[group.name])
+        chosen = cosep.select(gaussian, weights=weights)
+        k = chosen.k or group.width // 2
+        row = {
+            "layer": group.name,
+            "third": THIRDS[3 * position // len(groups)],
+            "width": group.width,
+            "k": chosen.k,
+            "gaussian": scores(gaussian),
+        }
+        same_k = with_width(chosen, gaussian, k, weights=weights).kept
+        for bins in BINS:
+            space = cosep.separability_space(
+                moments[group.name],
+                cosep.ProfileConfig(metric="jm-histogram"),
+                histograms=coarser(counted[group.name], bins),
+            )
+            own = cosep.select(space, weights=weights)
+            row[str(bins)] = {
+                "scores": scores(space),
+                "k": own.k,
+                "jaccard_own_k": jaccard(chosen.kept, own.kept) if chosen.k and own.k else None,
+                "jaccard_same_k": jaccard(same_k, with_width(own, space, k, weights=weights).kept),
+                "spearman_distances": spearman(pairs(gaussian), pairs(space)),
+            }
+        # Two random sets of k of n channels share k²/n of them on average.
+        row["jaccard_by_chance"] = k / (2 * group.width - k)
+        found.append(row)
+        print(f"{group.name}: {time.perf_counter() - began:.1f} s", flush=True)
+    return found
+
+
+def coarser(histograms: ClassHistograms, bins: int) -> ClassHistograms:
+    """The same counts in fewer bins."""
+    classes, channels, finest = histograms.count.shape
+    count = histograms.count.reshape(classes, channels, bins, finest // bins).sum(-1)
+    return ClassHistograms(count, histograms.low, histograms.high)
+
+
+def scores(space: Space) -> list[float]:
+    return [round(value, 6) for value in space.separability.tolist()]
+
+
+def pairs(space: Space) -> list[float]:
+    """The distances between any two channels."""
+    first, second = torch.triu_indices(space.channels, space.channels, offset=1)
+    return space.distances[first, second].tolist()
+
+
+def jaccard(one: Sequence[int], other: Sequence[int]) -> float:
+    return len(set(one) & set(other)) / len(set(one) | set(other))
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def table(rows: list[dict], paper: str) -> str:
+    """Agreement by depth and number of bins, and the paper's figures."""
+    columns = ["layers", "bins", "Spearman, all channels", "Spearman, mean of layers", "Spearman of distances"]
+    columns += ["Jaccard at own knees", "Jaccard at the same k", "by chance"]
+    lines = []
+    for part in ("all", *THIRDS):
+        mine = [row for row in rows if part in ("all", row["third"])]
+        for bins in map(str, BINS if part == "all" else BINS[:1]):
+            pooled = spearman([s for r in mine for s in r["gaussian"]], [s for r in mine for s in r[bins]["scores"]])
+            own = [r[bins]["jaccard_own_k"] for r in mine if r[bins]["jaccard_own_k"] is not None]
+            lines.append(
+                (
+                    f"{part} ({len(mine)})",
+                    bins,
+                    f"{pooled:.3f}",
+                    f"{mean([spearman(r['gaussian'], r[bins]['scores']) for r in mine]):.3f}",
+                    f"{mean([r[bins]['spearman_distances'] for r in mine]):.3f}",
+                    f"{100 * mean(own):.1f} % ({len(own)} layers)",
+                    f"{100 * mean([r[bins]['jaccard_same_k'] for r in mine]):.1f} %",
+                    f"{100 * mean([r['jaccard_by_chance'] for r in mine]):.1f} %",
+                )
+            )
+    reported = figures("gaussian_vs_histogram", paper)
+    said = f"Spearman {reported['spearman']}, Jaccard {reported['jaccard']} %" if reported else "no such network"
+    return kept_cells.markdown(columns, lines) + f"\n\nThe paper, {paper}: {said}."
+
+
+if __name__ == "__main__":
+    main()
