@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from cosep.errors import DataError
 
+# Probabilities that were made in half precision still add up to 1 within this.
+_ROUNDING = 1e-2
+
+
+def check_loader(loader: object, where: str) -> None:
+    """Refuse what does not give the same batches again and again; `where` says which argument it is."""
+    from torch.utils.data import Dataset, IterableDataset
+
+    if isinstance(loader, Tensor) or (not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__")):
+        raise DataError(
+            f"{where} is a {type(loader).__name__}; batches of (inputs, labels) are needed. "
+            "Give a DataLoader or a list of such pairs."
+        )
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise DataError(
+            f"{where} is a data set ({type(loader).__name__}), which gives single images; batches are needed. "
+            f"Give DataLoader({where}, batch_size=128)."
+        )
+    if hasattr(loader, "__next__") and not hasattr(loader, "__len__"):
+        raise DataError(
+            f"{where} is a {type(loader).__name__}, which is used up after one pass, and the data are needed several "
+            "times. Give a DataLoader, a list of batches, or an object whose __iter__ starts anew."
+        )
+
 
 def pair_of(batch: Any, where: str) -> tuple[Tensor, Tensor]:
-    """The inputs and labels of a batch; `where` it came from is told if it is something else."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
-        return batch[0], batch[1]
+    """The inputs and labels of a batch; `where` it came from is told if it is something else.
+
+    Labels may be a tensor, an array or a list of numbers.
+    """
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[0], Tensor):
+        labels = _numbers(batch[1])
+        if labels is not None and batch[0].ndim == 0:
+            raise DataError(f"the inputs of {where} are a single number; they must have the shape (batch, ...).")
+        if labels is not None:
+            return batch[0], labels
     found = type(batch).__name__
     if isinstance(batch, Mapping):
         found += f" with the keys {', '.join(repr(key) for key in list(batch)[:5])}"
@@ -23,3 +56,46 @@ def pair_of(batch: Any, where: str) -> tuple[Tensor, Tensor]:
         f"{where} is a {found}; a pair of tensors (inputs, labels) is needed. "
         "Give the loader a `collate_fn` that returns such pairs."
     )
+
+
+def _numbers(values: object) -> Tensor | None:
+    """A tensor, array or list of numbers as a tensor; None for anything else."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        # Torch warns of read-only arrays and refuses reversed ones; such are copied.
+        return torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    except (TypeError, ValueError):
+        return None
+
+
+def _whole(labels: Tensor) -> bool:
+    return not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+
+
+def check_targets(labels: Tensor, images: int, classes: int, where: str, *, soft: bool = True) -> None:
+    """Refuse labels that are neither class numbers (images,) nor, with `soft`, probabilities (images, classes).
+
+    Cross-entropy itself would take several classes an image for probabilities, and -100 for "leave this image out".
+    """
+    if soft and labels.is_floating_point() and labels.shape == (images, classes):
+        rows = labels.double()
+        if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() <= _ROUNDING).all()):
+            return
+        raise DataError(
+            f"the labels of {where} are rows of {classes} numbers that are no probabilities: they must be at least 0 "
+            "and add up to 1. An image of several classes (multi-label) is not supported; give each image one class."
+        )
+    if labels.ndim != 1 or len(labels) != images or not _whole(labels):
+        wanted = f"class numbers, integers of shape ({images},)"
+        wanted += f", or probabilities of shape ({images}, {classes})" if soft else ""
+        raise DataError(
+            f"the labels of {where} are {labels.dtype} of shape {tuple(labels.shape)} for {images} images; needed are "
+            f"{wanted}. Use labels.reshape(-1), labels.long() or labels.argmax(1), whichever is meant."
+        )
+    low, high = (int(edge) for edge in torch.aminmax(labels)) if images else (0, 0)
+    if low < 0 or high >= classes:
+        raise DataError(
+            f"{where} has the label {low if low < 0 else high}, but the model has {classes} outputs: labels must lie "
+            f"in 0 ... {classes - 1}. Renumber the classes, and leave out images that are marked as unlabelled."
+        )

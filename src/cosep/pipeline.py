@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.artifact.folder import settle
+from cosep.batches import check_loader
 from cosep.config import PruneConfig, preset, settings
 from cosep.errors import ConfigError
 from cosep.fabric import batches_of_rank, launched, merged_over_ranks, same_weights_everywhere
@@ -37,8 +38,10 @@ from cosep.modes import laid_out_like
 from cosep.observe import check_moments, observe, observe_histograms
 from cosep.preparing import (
     LATENCY_REPEATS,
+    accepted_model,
     blocks_around,
     budget,
+    check_data,
     checked_widths,
     chosen_groups,
     classes_of,
@@ -107,6 +110,11 @@ def prune(
     """
     config = config or preset()
     callbacks = callbacks or Callbacks()
+    model = accepted_model(model, config, trains=recovery is None)
+    loaders = {"calibration": calibration, "train": train, "holdout": holdout, "evaluate": evaluate}
+    for name, loader in loaders.items():
+        if loader is not None:
+            check_loader(loader, name)
     if evaluate is not None and any(evaluate is part for part in (calibration, train, holdout)):
         warnings.warn(
             "evaluate is the same object as calibration, train or holdout: its accuracy is not that of unseen data. "
@@ -139,6 +147,7 @@ def prune(
             original = original.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         example = fabric.to_device(first_input(calibration) if example_input is None else example_input)[:1]
         classes = classes_of(original, example)
+        check_data(original, example, classes, loaders)
         train, batches_a_pass, updates_a_group = budget(calibration if train is None else train, config)
         groups, skipped = chosen_groups(find_groups(original, example), config)
         job = Job(

@@ -6,21 +6,38 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
-from cosep.batches import pair_of
+from cosep.batches import check_targets, pair_of
 from cosep.config import PruneConfig, amount
-from cosep.errors import CalibrationError, ConfigError, ModelError
+from cosep.errors import CalibrationError, ConfigError, CosepError, DataError, ModelError
+from cosep.given import check_structure, check_values, unwrapped, warn_of_hooks
 from cosep.groups import groups_in_scope
 from cosep.job import Batches, Job
 from cosep.limits import Fit, fitting_widths
 from cosep.measure import latency, macs, parameters
 from cosep.modes import evaluating, logits_of
+from cosep.paths import one_path
 from cosep.records import Group, Layout, Selection
 from cosep.surgery import apply_layout, layout_of
-from cosep.tune import batch_count, updates_per_group
+from cosep.tune import batch_count, check_trainable, updates_per_group
 
 LATENCY_REPEATS = 30
+
+
+def accepted_model(model: nn.Module, config: PruneConfig, *, trains: bool) -> nn.Module:
+    """The network that a run works on: out of its wrappers, and refused now where it would fail later."""
+    if torch.is_inference_mode_enabled():
+        raise ModelError("torch.inference_mode is on, in which nothing can be trained. Call prune outside of it.")
+    if isinstance(model, nn.Module):
+        model = unwrapped(model)
+    check_structure(model)
+    check_values(model)
+    warn_of_hooks(model)
+    if trains and config.recover.schedule != "none":
+        check_trainable(model)
+    return model
 
 
 def chosen_groups(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
@@ -88,13 +105,62 @@ def first_input(calibration: Batches) -> Tensor:
     batch = next(iter(calibration), None)
     if batch is None:
         raise CalibrationError("the calibration loader gave no batch. Give it data, or a smaller batch size.")
-    return pair_of(batch, "the first batch of the calibration loader")[0]
+    inputs = pair_of(batch, "the first batch of the calibration loader")[0]
+    if not len(inputs):
+        raise CalibrationError("the first batch of the calibration loader is empty. Give it images.")
+    return inputs
 
 
 def classes_of(model: nn.Module, example: Tensor) -> int:
     """How many classes the model tells apart: the width of its output."""
-    with evaluating(model):
-        return logits_of(model, example).shape[1]
+    classes = _scores(model, example, "the example input").shape[1]
+    if classes < 2:
+        raise ModelError(
+            "the model has one output; separability needs two classes or more. Let a binary classifier give two: wrap "
+            "it in a module whose forward is `z = self.model(x); return torch.cat([torch.zeros_like(z), z], 1)`, and "
+            "take labels 0 and 1."
+        )
+    return classes
+
+
+def check_data(model: nn.Module, example: Tensor, classes: int, loaders: Mapping[str, Batches | None]) -> None:
+    """Refuse now what a later stage could not use: by the first batch of every loader, named by its argument."""
+    with one_path(model) as check_path:
+        _scores(model, example, "the example input")
+        check_path("the example input")
+        for name, loader in loaders.items():
+            # One that is its own iterator would give every batch but this one afterwards.
+            if loader is None or hasattr(loader, "__next__"):
+                continue
+            where = f"the first batch of {name}"
+            batch = next(iter(loader), None)
+            if batch is None:
+                raise DataError(f"{name} gave no batch. Give it data, or a smaller batch size.")
+            inputs, labels = pair_of(batch, where)
+            _scores(model, inputs.to(example.device), where)
+            check_path(where)
+            if name != "calibration":  # whose labels are all read before anything is cut
+                check_targets(labels, len(inputs), classes, where, soft=name == "train")
+
+
+def _scores(model: nn.Module, inputs: Tensor, where: str) -> Tensor:
+    """The model's scores for a few inputs; a failure says what the inputs were."""
+    try:
+        with evaluating(model):
+            return logits_of(model, inputs)
+    except CosepError:
+        raise
+    except Exception as error:
+        weights = next((p.dtype for p in model.parameters()), inputs.dtype)
+        remedy = "Give inputs as the model was trained with."
+        if inputs.dtype != weights:
+            remedy = (
+                f"They are {inputs.dtype} and the weights {weights}: convert them in the data set's transform, as in "
+                "training (bytes: `x.float() / 255`, then the normalisation; float64: `x.float()`)."
+            )
+        raise ModelError(
+            f"the model fails on {where}, inputs {tuple(inputs.shape)}: {type(error).__name__}: {error} {remedy}"
+        ) from error
 
 
 def _milliseconds(model: nn.Module, example: Tensor) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cosep.artifact.files import Seal
 from cosep.artifact.folder import MANIFEST, READY, Artifact, check_beside, read_artifact, write_artifact
 from cosep.errors import ArtifactError, ModelError, PlanError
+from cosep.given import unwrapped
 from cosep.records import Plan, Side
 from cosep.weights import load_weights
 
@@ -78,6 +79,7 @@ def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> n
             f"the factory returned a {type(uncut).__name__}; an nn.Module is needed. Pass the model's constructor, or "
             "a function without arguments that builds it."
         )
+    uncut = unwrapped(uncut)
     if fingerprint(uncut) != plan.fingerprint:
         differences = _differences(uncut.state_dict(), weights, plan)
         raise ArtifactError(

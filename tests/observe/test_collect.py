@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from cosep import config as settings
-from cosep.errors import CalibrationError
+from cosep.errors import CalibrationError, DataError
 from cosep.observe import class_histograms, class_moments, merge_all, observe, observe_histograms
 from cosep.observe.moments import RunningMoments
 
@@ -229,11 +229,6 @@ X, Y = data(6)
     [
         ([], r"the calibration loader gave no images"),
         ([(X[:0], Y[:0])], r"the calibration loader gave no images"),
-        ([{"image": X, "label": Y}], r"a batch is dict with the keys 'image', 'label'; it must be a pair"),
-        ([X], r"a batch is Tensor; it must be a pair \(input tensor, integer labels\)"),
-        ([(X, Y, Y)], r"a batch is tuple of 3 \(Tensor, Tensor, Tensor\); it must be a pair"),
-        ([([X], Y)], r"a batch is tuple of 2 \(list, Tensor\); it must be a pair"),
-        ([(X[0, 0, 0, 0], Y)], r"inputs of a batch are a single number"),
         (X, r"the calibration loader is Tensor; it must give batches"),
         (5, r"the calibration loader is int; it must give batches"),
         ([(X, Y.double())], r"labels are torch.float64; they must be integer"),
@@ -249,6 +244,22 @@ X, Y = data(6)
 def test_bad_calibration_data_are_named(loader, message):
     with pytest.raises(CalibrationError, match=message):
         observe(network(), loader, LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"image": X, "label": Y}, r"batch 0 of the calibration loader is a dict with the keys 'image', 'label'"),
+        (X, r"batch 0 of the calibration loader is a Tensor; a pair of tensors \(inputs, labels\) is needed"),
+        ((X, Y, Y), r"is a tuple of 3 \(Tensor, Tensor, Tensor\); a pair of tensors"),
+        (([X], Y), r"is a tuple of 2 \(list, Tensor\); a pair of tensors"),
+        ((X, ["cat"] * 6), r"is a tuple of 2 \(Tensor, list\); a pair of tensors"),
+        ((X[0, 0, 0, 0], Y), r"inputs of batch 0 of the calibration loader are a single number"),
+    ],
+)
+def test_batches_of_another_form_are_named(batch, message):
+    with pytest.raises(DataError, match=message):
+        observe(network(), [batch], LAYERS)
 
 
 def test_labels_beyond_the_declared_classes_are_named():

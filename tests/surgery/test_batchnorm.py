@@ -49,13 +49,13 @@ def test_one_batch_of_everything_makes_evaluation_equal_training():
 
 def test_weights_flags_momentum_and_counters_stay():
     model = net()
-    model.train()
-    model[2].eval()
+    model.eval()
+    model[2].train()
     before = copy.deepcopy(model.state_dict())
     reestimate_batchnorm(model, batches_of(8, 8))
     changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert changed == {"0.running_mean", "0.running_var", "2.running_mean", "2.running_var"}
-    assert [m.training for m in model] == [True, True, False, True, True, True]
+    assert [m.training for m in model] == [False, False, True, False, False, False]
     assert (model[0].momentum, model[2].momentum) == (0.1, 0.3)
     assert not any(m._forward_hooks for m in model.modules())
 

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from cosep.errors import TraceError
+from cosep.given import check_structure
 from cosep.groups.flow import Flow, SideKey, follow
-from cosep.records import Group, Scope, Slice
+from cosep.records import Group, Scope, Side, Slice
 
 SideMembers = Mapping[SideKey, list[int]]  # one channel: its positions on every side that holds it
 
 
 def find_groups(model: nn.Module, example_input: Tensor, *, time_limit: float = 120.0) -> tuple[Group, ...]:
     """The groups of a model (batch, ...) -> (batch, classes), in order of execution; the model is left as it is."""
-    check_model(model, example_input)
+    check_structure(model)
+    check_example(example_input)
     try:
         private = copy.deepcopy(model)
     except Exception as error:
@@ -42,30 +44,13 @@ def groups_in_scope(groups: Iterable[Group], scope: Scope = "interior") -> tuple
     return tuple(g for g in groups if g.scope == "interior" or (scope == "all" and g.scope == "all"))
 
 
-def check_model(model: nn.Module, example_input: Tensor) -> None:
-    """Refuse what cannot be followed, and say what to give instead."""
-    if not isinstance(model, nn.Module):
-        raise TraceError(f"the model is a {type(model).__name__}; an nn.Module is needed.")
+def check_example(example_input: Tensor) -> None:
+    """Refuse what is no input of a network."""
     if not isinstance(example_input, Tensor) or example_input.ndim < 2 or example_input.shape[0] < 1:
         found = tuple(example_input.shape) if isinstance(example_input, Tensor) else type(example_input).__name__
         raise TraceError(
             f"the example input is {found}; a tensor with a batch axis in front is needed, like (1, 3, 224, 224)."
         )
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise TraceError(f"the model is wrapped in {type(model).__name__}; give the module inside, `model.module`.")
-    if type(model).__name__ == "OptimizedModule":
-        raise TraceError(
-            "the model is wrapped by torch.compile; give the module inside, `model._orig_mod`, and compile the result."
-        )
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TraceError(
-            "the model is a ScriptModule, whose layers cannot be changed; give the nn.Module it was made from."
-        )
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if nn.parameter.is_lazy(tensor):
-            raise TraceError(f"{name} has no shape yet (a lazy layer); run the model once on an input first.")
-        if tensor.is_meta:
-            raise TraceError(f"{name} is on the meta device and has no values; give the model its weights first.")
 
 
 def _within(time_limit: float, flow: Flow, example: Tensor) -> None:
@@ -149,8 +134,9 @@ def _tie_shared_parameters(flow: Flow) -> None:
     """Layers that share a parameter are cut together."""
     for first, names in flow.aliases.items():
         for other in names[1:]:
-            a, b = first.rpartition(".")[0], other.rpartition(".")[0]
-            for side in ("out", "in"):
+            a, b = (flow.first[name.rpartition(".")[0]] for name in (first, other))
+            sides: tuple[Side, ...] = ("out",) if first.endswith(".bias") else ("out", "in")
+            for side in sides:
                 keys: list[SideKey] = [(a, side), (b, side)]
                 if a != b and any(k in flow.sides for k in keys) and type(flow.modules[a]) is type(flow.modules[b]):
                     flow.labels.merge(flow.side(keys[0]), flow.side(keys[1]), "shares its weights with constants")

@@ -54,6 +54,9 @@ class Flow:
 
     def __post_init__(self) -> None:
         self.modules = dict(self.model.named_modules())
+        known = {id(module): name for name, module in self.modules.items()}
+        # A module may stand under several names; it is known by its first.
+        self.first = {name: known[id(m)] for name, m in self.model.named_modules(remove_duplicate=False)}
         self.names: dict[int, str] = {}
         self.aliases: dict[str, list[str]] = {}
         tensors = [
@@ -245,6 +248,15 @@ class _Tracer(TorchDispatchMode):
                 self.info(tensor), f"used by an operation that cannot be followed ({name.strip('_')} in {self.where})"
             )
 
+    def not_plain(self, what: str) -> str:
+        """Why channels that meet a weight which is no plain parameter cannot go, {} standing for the place."""
+        parametrised = getattr(self.flow.modules.get(self.where), "parametrizations", None)
+        if parametrised:
+            names = ", ".join(repr(name) for name in parametrised)
+            call = f"torch.nn.utils.parametrize.remove_parametrizations(model.{self.where}, {names})"
+            return f"used by {self.where}, whose weight is not a plain parameter but parametrised: {call} makes it one"
+        return f"used by {what.format(self.where)}"
+
     def fix(self, info: Info, reason: str) -> None:
         if info.labels is not None:
             self.labels.fix(info.labels, reason)
@@ -298,8 +310,9 @@ class _Tracer(TorchDispatchMode):
         inputs = x.shape[1] if x.ndim == weight.ndim else 0
         found = self.layer(weight, (_ConvNd,))
         if x.ndim != weight.ndim or (found is None and groups != inputs):
-            reason = f"used by a convolution in {self.where} whose weight is not a plain parameter of a layer"
-            self.fix(self.info(x), reason)
+            self.fix(
+                self.info(x), self.not_plain("a convolution in {} whose weight is not a plain parameter of a layer")
+            )
             return
         entering = self.act(x, 1, f"its channels are not where the convolution {self.where} expects them")
         if found is None:
@@ -344,7 +357,7 @@ class _Tracer(TorchDispatchMode):
             bias, weight = (args[2] if len(args) > 2 else None), turned
         found = self.layer(weight, (nn.Linear,)) if self.info(weight).labels is None else None
         if found is None:
-            reason = f"multiplied by a matrix in {self.where} that is not the weight of a linear layer"
+            reason = self.not_plain("a product in {} with a matrix that is not the weight of a linear layer")
             self.fix(self.info(x), reason)
             self.fix(self.info(weight), reason)
             return
@@ -427,6 +440,7 @@ class _Tracer(TorchDispatchMode):
         """Tie channels to the parameter axes that meet them; fix them where something else does."""
         size = (1,) * (labels.ndim - tensor.ndim) + tuple(tensor.shape)
         meeting = {d for d in varying(labels) if size[d] > 1}
+        tied: set[int] = set()
         for key, raw in self.info(tensor).axes.items():
             index = aligned(raw, labels.ndim)
             along = set(varying(index))
@@ -437,8 +451,8 @@ class _Tracer(TorchDispatchMode):
                 self.labels.fix(labels, f"combined with {key[0]}, whose axes cannot be cut")
             else:
                 self.labels.merge(self.flow.side(side)[index], labels, f"held by {key[0]} beside constants")
-            meeting -= along
-        if meeting:
+            tied |= along
+        if meeting - tied:
             self.labels.fix(labels, reason)
 
     def reshape(self, name: str, x: Tensor, result: Tensor) -> None:

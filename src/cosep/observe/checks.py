@@ -40,11 +40,12 @@ def checked_labels(labels: object, images: int, classes: int | None) -> Tensor:
     """Labels of a batch as (images,) int64 on the CPU; refuses what is not one class number for each image."""
     found = as_tensor("labels", labels).cpu()
     if found.ndim != 1:
-        remedy = (
-            "One-hot or soft labels become class numbers with labels.argmax(1)."
-            if found.ndim == 2 and found.shape[1] > 1
-            else "Use labels.reshape(-1) if it holds one number for each image."
-        )
+        remedy = "Use labels.reshape(-1) if it holds one number for each image."
+        if found.ndim == 2 and found.shape[1] > 1:
+            remedy = (
+                "One-hot or soft labels become class numbers with labels.argmax(1); an image of several classes "
+                "(multi-label) has no class number: give it one, or leave it out."
+            )
         raise CalibrationError(f"labels have the shape {tuple(found.shape)}; they must have ({images},). {remedy}")
     if len(found) != images:
         raise CalibrationError(
@@ -85,7 +86,8 @@ def check_classes(count: Tensor) -> None:
         found = enumerated(f"class {int(c)} has {int(count[c])}" for c in scarce)
         raise CalibrationError(
             f"too few calibration samples: {found}; a variance needs at least 2 of each class. "
-            "Add samples of it, or leave the class out and number the others from 0 without gaps."
+            "Add samples of it, let the statistics see more images (the setting observe.images; 0: all), or leave the "
+            "class out and number the others from 0 without gaps."
         )
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from cosep.batches import pair_of
 from cosep.config import ObserveConfig, Tap
 from cosep.errors import CalibrationError
 from cosep.modes import device_of, evaluating
 from cosep.observe.checks import check_classes, check_declared, checked_labels, checked_layers, enumerated
 from cosep.observe.moments import RunningHistograms, RunningMoments
 from cosep.observe.taps import tapped
+from cosep.paths import one_path
 from cosep.records import ClassHistograms, ClassMoments
 
 Progress = Callable[[int], None]  # told the number of images seen so far, after every batch
@@ -131,14 +133,16 @@ def _run(
     place = torch.device(device) if device is not None else device_of(model)
     seen = 0
     # Not inference_mode: a model may keep a tensor that it makes on its first pass, and train with it later.
-    with evaluating(model), tapped(model, names, tap) as latest:
-        for batch in loader:
-            inputs, labels = _checked_batch(batch, classes)
+    with evaluating(model), one_path(model) as check_path, tapped(model, names, tap) as latest:
+        for number, batch in enumerate(loader):
+            inputs, found = pair_of(batch, f"batch {number} of the calibration loader")
+            labels = checked_labels(found, len(inputs), classes)
             if max_images is not None:
                 inputs, labels = inputs[: max_images - seen], labels[: max_images - seen]
             if len(labels) == 0:
                 continue
             model(inputs.to(place, non_blocking=True))
+            check_path(f"batch {number}")
             # Not a generator: one that is left suspended by an error would leave its hooks on the model.
             add(_checked_taps(names, latest, len(labels)), labels)
             seen += len(labels)
@@ -147,23 +151,6 @@ def _run(
             if seen == max_images:
                 break
     return seen
-
-
-def _checked_batch(batch: object, classes: int | None) -> tuple[Tensor, Tensor]:
-    if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
-        found = type(batch).__name__
-        if isinstance(batch, Mapping):
-            found += f" with the keys {enumerated(map(repr, batch))}"
-        elif isinstance(batch, tuple | list):
-            found += f" of {len(batch)} ({enumerated(type(item).__name__ for item in batch)})"
-        raise CalibrationError(
-            f"a batch is {found}; it must be a pair (input tensor, integer labels). "
-            "Convert each batch in a generator or in the loader's collate function."
-        )
-    inputs: Tensor = batch[0]
-    if inputs.ndim == 0:
-        raise CalibrationError("the inputs of a batch are a single number; they must have the shape (batch, ...).")
-    return inputs, checked_labels(batch[1], len(inputs), classes)
 
 
 def _checked_taps(names: list[str], latest: dict[str, Tensor], images: int) -> list[Tensor]:

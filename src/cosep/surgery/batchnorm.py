@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.errors import CalibrationError
+from cosep.frozen import frozen_batchnorms
 from cosep.modes import evaluating
 from cosep.surgery.sweep import input_of
 
@@ -32,13 +34,14 @@ def reestimate_batchnorm(
 
     Mean and variance are exactly those of all values that reached the layer, pooled over batches, while each batch was
     normalised by its own statistics on the way there (as in training; dropout is off). Layers that do not track
-    statistics, or did not run, keep what they have. Batches of one image are skipped: they have no statistics of their
-    own. After any failure the model is as it was.
+    statistics, did not run or are frozen keep what they have. Batches of one image are skipped: they have no statistics
+    of their own. After any failure the model is as it was.
     """
+    frozen = frozen_batchnorms(model)
     layers = {
         name: m
         for name, m in model.named_modules()
-        if isinstance(m, _BatchNorm) and m.track_running_stats and m.running_mean is not None
+        if isinstance(m, _BatchNorm) and m.track_running_stats and m.running_mean is not None and m not in frozen
     }
     if not layers:
         return ()
@@ -101,9 +104,10 @@ def _pool(pooled: dict[str, _Pooled], name: str, layer: nn.Module, inputs: tuple
     assert isinstance(layer, _BatchNorm)
     assert layer.running_mean is not None
     assert layer.running_var is not None
-    count = inputs[0].numel() // layer.num_features
-    mean = layer.running_mean.cpu().double()
-    scatter = layer.running_var.cpu().double() * (count - 1)
+    count = output.numel() // layer.num_features
+    # A copy, also where the layer is in float64 on the CPU: the next batch overwrites its own.
+    mean = layer.running_mean.to("cpu", torch.float64, copy=True)
+    scatter = layer.running_var.to("cpu", torch.float64) * (count - 1)
     before = pooled.get(name)
     if before is None:
         pooled[name] = _Pooled(count, mean, scatter)

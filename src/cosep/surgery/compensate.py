@@ -22,6 +22,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from cosep.config import SurgeryConfig
 from cosep.errors import PlanError
+from cosep.frozen import frozen_batchnorms
 from cosep.records import Compensation, Group, Layout
 from cosep.surgery.cut import copied
 from cosep.surgery.gram import GramSum, PatchStatistics, Spread
@@ -237,9 +238,11 @@ def _receiver(model: nn.Module, consumer: str, rehearsal: Rehearsal) -> nn.Param
     if bias is not None:
         return bias
     norms = [model.get_submodule(name) for name, source in rehearsal.behind.items() if source == consumer]
-    if len(norms) == 1 and isinstance(norms[0], _BatchNorm) and norms[0].running_mean is not None:
-        return norms[0]
-    return None
+    if len(norms) != 1 or not isinstance(norms[0], _BatchNorm) or norms[0].running_mean is None:
+        return None
+    # A hook of the caller's between the two may scale the output, and the constant would have to be scaled with it.
+    hooked = module._forward_hooks or norms[0]._forward_pre_hooks
+    return None if hooked or norms[0] in frozen_batchnorms(model) else norms[0]
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from cosep.errors import PlanError
+from cosep.errors import PlanError, TraceError
 from cosep.records import Group, Layout, Plan, Side
 
 SideKey = tuple[str, Side]
@@ -113,6 +113,11 @@ def copied(model: nn.Module) -> nn.Module:
         for parameter in gradients:
             parameter.grad = None
         return copy.deepcopy(model)
+    except Exception as error:
+        raise TraceError(
+            f"the model cannot be copied ({type(error).__name__}: {error}). "
+            "Remove tensors that are results of computations from its attributes, or detach them."
+        ) from error
     finally:
         for parameter, gradient in gradients.items():
             parameter.grad = gradient

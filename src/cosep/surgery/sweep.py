@@ -86,6 +86,16 @@ def input_of(batch: Any, model: nn.Module) -> Tensor:
     return x.to(device_of(model))
 
 
+def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a layer is called with, be it by place or by name."""
+    return args[0] if args else next(iter(kwargs.values()))
+
+
+def _with_first(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with another first argument."""
+    return ((value, *args[1:]), kwargs) if args else ((), {**kwargs, next(iter(kwargs)): value})
+
+
 def sweep(
     model: nn.Module,
     batches: Iterable[Any],
@@ -148,23 +158,24 @@ def _run(
     left = {name: rehearsal.calls.get(name, 0) for name in readers}
     captured: list[Tensor] = []
 
-    def read(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
-        readers[name](args[0])
+    def read(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        readers[name](first_of(args, kwargs))
         left[name] -= 1
         if all(calls <= 0 for calls in left.values()):
             raise _Reached
 
-    def capture(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not captured:
-            captured.append(args[0])
+            captured.append(first_of(args, kwargs))
 
     with ExitStack() as stack:
         if kept is not None:
             stack.enter_context(_started(model, start, kept, len(x), rehearsal))
         if stop:
-            stack.callback(model.get_submodule(stop).register_forward_pre_hook(capture).remove)
+            stack.callback(model.get_submodule(stop).register_forward_pre_hook(capture, with_kwargs=True).remove)
         for name in readers:
-            stack.callback(model.get_submodule(name).register_forward_pre_hook(partial(read, name)).remove)
+            reading = model.get_submodule(name).register_forward_pre_hook(partial(read, name), with_kwargs=True)
+            stack.callback(reading.remove)
         if any(left.values()) or stop:
             with suppress(_Reached):
                 model(x)
@@ -183,13 +194,13 @@ def _rehearse(model: nn.Module, x: Tensor, read: tuple[str, ...]) -> Rehearsal:
     given: dict[str, set[str]] = {}
     clock = iter(range(1 << 62))
 
-    def before(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         begin.setdefault(name, next(clock))
         calls[name] = calls.get(name, 0) + 1
-        if name in seen and args:
-            seen[name].append(args[0].clone())
+        if name in seen:
+            seen[name].append(first_of(args, kwargs).clone())
         if isinstance(module, _BatchNorm):
-            given.setdefault(name, set()).add(next((n for n, t in made if args and t is args[0]), ""))
+            given.setdefault(name, set()).add(next((n for n, t in made if t is first_of(args, kwargs)), ""))
 
     def after(name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         end[name] = next(clock)
@@ -200,7 +211,7 @@ def _rehearse(model: nn.Module, x: Tensor, read: tuple[str, ...]) -> Rehearsal:
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(partial(before, name)).remove)
+            stack.callback(module.register_forward_pre_hook(partial(before, name), with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(partial(after, name)).remove)
         output = model(x)
     behind = {name: next(iter(sources)) for name, sources in given.items() if len(sources) == 1 and "" not in sources}
@@ -252,7 +263,9 @@ def _started(model: nn.Module, entry: str, value: Tensor, images: int, rehearsal
         return nothing[: shape.numel()].view(shape).to(rehearsal.dtypes[name])
 
     own = {name: vars(module)["forward"] for name, module in skipped.items() if "forward" in vars(module)}
-    handle = model.get_submodule(entry).register_forward_pre_hook(lambda _, args: (value, *args[1:]), prepend=True)
+    handle = model.get_submodule(entry).register_forward_pre_hook(
+        lambda _, args, kwargs: _with_first(value, args, kwargs), prepend=True, with_kwargs=True
+    )
     try:
         for name, module in skipped.items():
             module.forward = partial(absent, name)

@@ -16,6 +16,7 @@ from cosep.errors import CosepError
 from cosep.modes import evaluating
 from cosep.records import Group, Layout, Side
 from cosep.surgery.cut import copied, cut_group, layout_of
+from cosep.surgery.sweep import first_of
 
 # Slices change the order of sums, nothing else: a few thousand roundings of the largest value.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -114,6 +115,13 @@ def check_cut(
         return TwinCheck(True, worst, tolerance, informative=informative)
     if math.isnan(worst):
         return TwinCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
+    with evaluating(before):
+        if _difference(before(noise), before(noise)) > tolerance:
+            reason = (
+                "the model is random in evaluation mode, so nothing can be compared; a dropout by function needs "
+                "training=self.training"
+            )
+            return TwinCheck(False, worst, tolerance, reason)
     return TwinCheck(False, worst, tolerance, f"differs from its masked twin by {worst:.2g} at {where}")
 
 
@@ -137,7 +145,7 @@ def _run(
             module = modules.get(piece.module)
             if isinstance(module, (nn.GroupNorm, nn.LayerNorm)) or (piece.side == "in" and not _plain(module)):
                 hook = _selecting(piece.module, cut_modules[piece.module], keep)
-                handles.append(modules[piece.module].register_forward_hook(hook))
+                handles.append(modules[piece.module].register_forward_hook(hook, with_kwargs=True))
             elif piece.side == "in":
                 assert isinstance(module, (_ConvNd, nn.Linear))
                 tensors[f"{piece.module}.weight"] = _masked(module, keep[piece.module, "in"])
@@ -193,8 +201,8 @@ def _masked(module: _ConvNd | nn.Linear, keep: Tensor) -> Tensor:
 def _selecting(name: str, cut: nn.Module, keep: dict[tuple[str, Side], Tensor]) -> Callable[..., Tensor]:
     """A hook that lets a layer see only its kept channels, and puts what it makes of them back in place."""
 
-    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        x = args[0]
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
+        x = first_of(args, kwargs)
         norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
         into = keep.get((name, "out" if norm else "in"))
         axis = _channel_axis(module)
@@ -255,7 +263,9 @@ def _difference(expected: Tensor, found: Tensor) -> float:
 
 
 def _random_like(example: Tensor, seed: int) -> Tensor:
-    """Random input of the example's shape, device and type, at most two images."""
+    """Random input of the example's shape, device and type, at most two images; whole numbers are the example's own."""
+    if not example.is_floating_point():
+        return example[:2]
     shape = (min(2, example.shape[0]), *example.shape[1:])
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to(device=example.device, dtype=example.dtype)

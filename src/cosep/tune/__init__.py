@@ -1,7 +1,17 @@
 """Stage 6, recover: train a cut network for a number of updates, towards the labels and the unpruned network."""
 
-from cosep.tune.loop import Progress, Recovery, make_optimizer, recover
+from cosep.tune.loop import Progress, Recovery, check_trainable, make_optimizer, recover
 from cosep.tune.schedule import rate, updates_per_group
 from cosep.tune.source import batch_count, endless
 
-__all__ = ["Progress", "Recovery", "batch_count", "endless", "make_optimizer", "rate", "recover", "updates_per_group"]
+__all__ = [
+    "Progress",
+    "Recovery",
+    "batch_count",
+    "check_trainable",
+    "endless",
+    "make_optimizer",
+    "rate",
+    "recover",
+    "updates_per_group",
+]

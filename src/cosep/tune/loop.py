@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cosep.batches import pair_of
+from cosep.batches import check_targets, pair_of
 from cosep.config import RecoverConfig
 from cosep.errors import RecoveryError
+from cosep.frozen import train_as_found
 from cosep.modes import training_flags_kept
 from cosep.tune.losses import block_outputs, comparable_blocks, recovery_loss
 from cosep.tune.schedule import rate
@@ -47,14 +48,19 @@ class Progress:
     losses: tuple[float, ...]
 
 
-def make_optimizer(model: nn.Module, config: RecoverConfig) -> torch.optim.Optimizer:
-    """An optimizer of exactly the parameters that are alive and trainable; all of them decay, as published."""
-    live = [p for p in model.parameters() if p.requires_grad]
-    if not live:
+def check_trainable(model: nn.Module) -> None:
+    """Refuse a model of which nothing can learn."""
+    if not any(p.requires_grad for p in model.parameters()):
         raise RecoveryError(
             "no parameter of the model requires a gradient, so it cannot be trained. "
             'Call model.requires_grad_(True), or use the schedule "none".'
         )
+
+
+def make_optimizer(model: nn.Module, config: RecoverConfig) -> torch.optim.Optimizer:
+    """An optimizer of exactly the parameters that are alive and trainable; all of them decay, as published."""
+    check_trainable(model)
+    live = [p for p in model.parameters() if p.requires_grad]
     if config.optimizer == "adamw":
         return torch.optim.AdamW(live, lr=config.lr, weight_decay=config.weight_decay)
     return torch.optim.SGD(
@@ -109,11 +115,13 @@ def recover(
     with ExitStack() as stack:
         stack.enter_context(training_flags_kept(model, *([teacher] if teacher else [])))
         stack.callback(optimizer.zero_grad)
+        stack.enter_context(torch.enable_grad())  # the caller may be in no_grad
         if teacher is not None:
             fabric.to_device(teacher.eval())
-        model.train()
+        train_as_found(model)
         while done < updates:
-            inputs, labels = _batch_of_rank(next(batches), fabric)
+            batch = pair_of(next(batches), "a batch of the loader for recovery")
+            inputs, labels = _of_rank(batch, fabric)
             if targets is None:
                 targets = comparable_blocks(model, teacher, blocks, inputs[:1]) if teacher and config.features else ()
                 seen = stack.enter_context(block_outputs(model, targets))
@@ -122,7 +130,9 @@ def recover(
                 group["lr"] = rate(done, updates, config)
             optimizer.zero_grad()
             teacher_logits = _frozen(teacher, inputs) if teacher else None
-            loss = recovery_loss(wrapped(inputs), labels, config, teacher_logits, seen, taught)
+            logits = _scores(wrapped, inputs)
+            check_targets(batch[1], len(batch[0]), logits.shape[1], "a batch of the loader for recovery")
+            loss = recovery_loss(logits, labels, config, teacher_logits, seen, taught)
             value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))  # type: ignore[arg-type]
             if not math.isfinite(value):
                 kept, weights = good
@@ -153,9 +163,22 @@ def _frozen(teacher: nn.Module, inputs: Tensor) -> Tensor:
         return teacher(inputs)
 
 
-def _batch_of_rank(batch: Any, fabric: Fabric) -> tuple[Tensor, Tensor]:
+def _scores(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """The scores of a network in training mode."""
+    try:
+        return model(inputs)
+    except ValueError as error:
+        if len(inputs) > 1:
+            raise
+        raise RecoveryError(
+            f"a batch of one image cannot be trained on ({error}). Give the training loader drop_last=True, or a batch "
+            "size that leaves no single image at the end."
+        ) from error
+
+
+def _of_rank(batch: tuple[Tensor, Tensor], fabric: Fabric) -> tuple[Tensor, Tensor]:
     """This process's part of a batch that every process drew alike, so that a batch is the same for any number."""
-    inputs, labels = pair_of(batch, "a batch of the loader for recovery")
+    inputs, labels = batch
     if fabric.world_size > 1:
         inputs, labels = (
             inputs[fabric.global_rank :: fabric.world_size],

@@ -1,0 +1,53 @@
+"""Which layers a forward pass runs: a cut is proven for one way through the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from cosep.errors import ModelError
+
+
+@contextmanager
+def one_path(model: nn.Module) -> Iterator[Callable[[str], None]]:
+    """Yield a check to call after each pass with the name of its input; other layers than in the first pass: refused.
+
+    Where an input decides which layers run, a cut that was proven on one input may fail on the next.
+    """
+    names = list(dict(model.named_modules()))
+    ran: set[str] = set()
+    first: list[tuple[str, frozenset[str]]] = []
+
+    def check(what: str) -> None:
+        now = frozenset(ran)
+        ran.clear()
+        if not first:
+            first.append((what, now))
+        before, expected = first[0]
+        if now != expected:
+            only, other = (_one(names, now - expected), _one(names, expected - now))
+            found = " and ".join(
+                part for part in (only and f"{what} runs {only}", other and f"{before} runs {other}") if part
+            )
+            raise ModelError(
+                f"the input decides which layers of the model run: {found}, where the other does not. A cut can be "
+                "proven for one path only. Give a model that runs the same layers for every input: prune the parts "
+                "that always run, or compute both branches and choose with torch.where."
+            )
+
+    def note(name: str, _module: nn.Module, _args: Any) -> None:
+        ran.add(name)
+
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(partial(note, name)).remove)
+        yield check
+
+
+def _one(names: list[str], some: frozenset[str]) -> str:
+    """The first of some layers in the order of the model; "" if there is none."""
+    return next((name for name in names if name in some), "")
