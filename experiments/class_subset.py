@@ -40,11 +40,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="by default 5,000, or 20 a class if that is more")
     parser.add_argument("--runs", type=Path, help="prune with each M in a folder of its own here")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="3 images a class, the first four groups: does it run?")
+    parser.add_argument("--quick", action="store_true", help="10 images a class, the first four groups: does it run?")
     args = parser.parse_args()
     data = load_data(args.data)
     classes = len(data.class_names)
-    images = 3 * classes if args.quick else args.images or max(5000, 20 * classes)
+    images = 10 * classes if args.quick else args.images or max(5000, 20 * classes)
     about = {"experiment": "class subset", "network": key(args.model, args.data), "images": images, "quick": args.quick}
     cells = kept_cells.read(args.out, about)
     counts = sorted({count for count in map(int, args.counts.split(",")) if count < classes} | {classes})
