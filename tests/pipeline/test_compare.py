@@ -1,0 +1,126 @@
+"""Comparisons on the digits: the same widths for all, trials that are kept, and honest statistics."""
+
+import json
+import math
+
+import pytest
+import scipy.stats
+import torch
+
+import cosep
+from cosep.comparing import OURS, Trial, compare, methods, standings
+from cosep.data import load_data
+from cosep.errors import ConfigError, RunError
+from cosep.saving import read_documents
+
+SCORED = [name for name, method in methods().items() if method.score]
+
+
+def compared(base, quick, out, names, seeds=(0,), **more):
+    config = quick(recover={"schedule": "none"})
+    return compare(
+        base, lambda seed: load_data("digits", seed=seed), names, seeds=seeds, out=out, config=config, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def everything(base, tmp_path_factory):
+    """Every method once, without training."""
+    from cosep.config import preset, replace_settings
+
+    out = tmp_path_factory.mktemp("compare")
+    changes = {"observe": {"images": 400}, "surgery": {"images": 200}, "recover": {"schedule": "none"}}
+    config = replace_settings(preset(), {**changes, "device": {"accelerator": "cpu"}})
+    data = load_data("digits")
+    return out, compare(base, lambda seed: data, methods(), seeds=[0], out=out, config=config)
+
+
+def test_every_method_gets_the_widths_that_cosep_chose(everything):
+    out, trials = everything
+    assert [trial.method for trial in trials] == list(methods())
+    widths = json.loads((out / "compare.json").read_text())["widths"]
+    for name in methods():
+        plan, _ = read_documents(out / f"{name}-0")
+        assert {group.group: len(group.kept) for group in plan.groups} == widths, name
+    assert len({trial.macs for trial in trials}) == 1
+
+
+def test_methods_choose_different_channels(everything):
+    out, _ = everything
+    kept = {name: tuple(g.kept for g in read_documents(out / f"{name}-0")[0].groups) for name in methods()}
+    assert len(set(kept.values())) >= len(kept) - 1  # l1 and l2 may agree on so small a network
+
+
+def test_l2_keeps_the_largest_filters_of_the_first_group(everything, base):
+    out, _ = everything
+    plan, _ = read_documents(out / "l2-0")
+    first = plan.groups[0]
+    norms = base.get_submodule(first.group).weight.detach().flatten(1).norm(dim=1)
+    assert set(first.kept) == set(norms.topk(len(first.kept)).indices.tolist())
+
+
+def test_no_gradients_and_hooks_are_left_behind(base):
+    data = load_data("digits")
+    group = next(g for g in cosep.find_groups(base, next(iter(data.test))[0][:1]) if g.scope == "interior")
+    for name in SCORED:
+        scores = methods()[name].score(base, group, {}, data.calibration, 0)
+        assert scores.shape == (group.width,), name
+    assert all(parameter.grad is None for parameter in base.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in base.modules())
+
+
+def test_a_comparison_goes_on_where_it_was(base, quick, tmp_path):
+    first = compared(base, quick, tmp_path, ["random"])
+    seen = []
+    both = compared(base, quick, tmp_path, ["random"], seeds=(0, 1), on_trial=seen.append)
+    assert both[:2] == first  # seconds and all: they were not run again
+    assert [(t.method, t.seed) for t in seen] == [("cosep", 0), ("random", 0), ("cosep", 1), ("random", 1)]
+
+
+def test_a_damaged_list_of_trials_is_named(base, quick, tmp_path):
+    (tmp_path / "compare.json").write_text("{")
+    with pytest.raises(RunError, match=r"compare\.json is damaged"):
+        compared(base, quick, tmp_path, ["random"])
+
+
+def test_widths_can_be_given(base, quick, tmp_path, digits):
+    groups = [g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior"]
+    widths = {group.name: 5 for group in groups}
+    compared(base, quick, tmp_path, ["l1"], widths=widths)
+    for name in (OURS, "l1"):
+        assert {len(group.kept) for group in read_documents(tmp_path / f"{name}-0")[0].groups} == {5}
+
+
+def test_an_unknown_method_is_refused_before_any_work(base, quick, tmp_path):
+    with pytest.raises(ConfigError, match="no method 'l3'; there are cosep"):
+        compared(base, quick, tmp_path, ["l3"])
+    assert not any(tmp_path.iterdir())
+
+
+def trial(method, seed, accuracy):
+    return Trial(method, seed, accuracy, 0.5, 0.5, 0, 0.0)
+
+
+def test_differences_are_paired_by_seed_as_in_students_test():
+    ours, theirs = [0.90, 0.92, 0.91, 0.93], [0.89, 0.905, 0.90, 0.921]
+    trials = [trial(OURS, s, a) for s, a in enumerate(ours)] + [trial("l2", s, a) for s, a in enumerate(theirs)]
+    found = standings(trials)[1]
+    test = scipy.stats.ttest_rel([100 * a for a in ours], [100 * a for a in theirs])
+    interval = test.confidence_interval(0.95)
+    assert found.low == pytest.approx(interval.low)
+    assert found.high == pytest.approx(interval.high)
+    assert test.pvalue < 0.05
+    assert found.beyond_noise is True
+    assert found.std == pytest.approx(torch.tensor([100 * a for a in theirs]).std().item(), rel=1e-4)
+
+
+def test_one_seed_says_nothing_about_noise():
+    found = standings([trial(OURS, 0, 0.9), trial("l2", 0, 0.8)])[1]
+    assert found.difference == pytest.approx(10)
+    assert found.beyond_noise is None
+    assert math.isnan(found.std)
+
+
+def test_equal_methods_are_not_beyond_noise():
+    trials = [trial(m, s, a) for m in (OURS, "l2") for s, a in enumerate([0.9, 0.8, 0.85])]
+    assert standings(trials)[1].beyond_noise is False
