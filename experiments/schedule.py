@@ -1,0 +1,52 @@
+"""The paper's ablation of the recovery schedule: after each layer, or once at the end with as many updates.
+
+    python experiments/schedule.py --model resnet20 --weights FILE --data cifar10:DIR --out schedule/
+
+Both with the published recovery (plain cross-entropy at a constant rate) and with ours (compensation, distillation, a
+cosine). All rows have the widths that the first one chose.
+"""
+
+from __future__ import annotations
+
+import cells as kept_cells
+import paper
+from trials import Bench, parser, shown
+
+ROWS = {
+    "paper, per-layer": ("paper", "per-layer", "cosep"),
+    "paper, final": ("paper", "final", "cosep"),
+    "paper, per-layer, random channels": ("paper", "per-layer", "random"),
+    "default, per-layer": ("default", "per-layer", "cosep"),
+    "default, final": ("default", "final", "cosep"),
+}
+PUBLISHED = {
+    "paper, per-layer": "per_layer",
+    "paper, final": "final_only",
+    "paper, per-layer, random channels": "random",
+}
+
+
+def main() -> None:
+    args = parser(__doc__).parse_args()
+    bench = Bench(args, "schedule")
+    widths: dict[str, int] = {}
+    for seed in bench.seeds:
+        for row, (preset, schedule, method) in ROWS.items():
+            changes = {"recover": {"schedule": schedule}}
+            cell = bench.trial(row, seed, preset=preset, changes=changes, widths=widths, method=method)
+            widths = widths or cell["widths"]
+    print(table(bench))
+
+
+def table(bench: Bench) -> str:
+    """A row a schedule."""
+    reported = paper.figures("recovery_schedule", paper.MODELS.get(bench.args.model, "")) or {}
+    rows = [
+        (row, bench.over_seeds(row, "updates", 1.0), bench.over_seeds(row), shown(reported.get(PUBLISHED.get(row, ""))))
+        for row in ROWS
+    ]
+    return kept_cells.markdown(("recovery", "updates", "accuracy", "the paper's"), rows)
+
+
+if __name__ == "__main__":
+    main()
