@@ -80,6 +80,17 @@ def test_json_is_alone_on_standard_output(trained, tmp_path):
     assert json.loads(done.stdout)["settings"]["recover"]["schedule"] == "none"
 
 
+def test_compare_prints_a_row_for_each_method_and_keeps_the_trials(trained, tmp_path):
+    words = ["compare", "digits_cnn", "--weights", str(trained), "--data", "digits", "--out", str(tmp_path / "all")]
+    words += ["--with", "random, l2", "--seeds", "2", "--schedule", "none", *FAST]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    for name in ("cosep", "random", "l2"):
+        assert f"{name} with seed 1" in done.stderr
+    assert "beyond noise" in done.stderr
+    assert len(json.loads((tmp_path / "all" / "compare.json").read_text())["trials"]) == 6
+
+
 def test_inspect_gives_json_with_reasons(trained):
     done = CliRunner().invoke(app, ["inspect", "digits_cnn", "--json"])
     groups = json.loads(done.stdout)["groups"]
