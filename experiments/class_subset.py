@@ -150,7 +150,7 @@ def table(cells: dict[str, dict], args: argparse.Namespace) -> str:
         kept_cells.markdown(columns, rows)
         + "\n"
         + said
-        + (f" At its M it reports {row['cosep']} % here." if row else "")
+        + (f" Its headline for this network is {row['cosep']} %." if row else "")
     )
 
 
