@@ -10,7 +10,7 @@ SIGKILL, SIGTERM, SIGINT   half of them at a random time, half at a random call 
 full disk                  a real one: from a random time on, the file system (a tmpfs) has no or little room left
 file size limit            a real one: RLIMIT_FSIZE, so that a write stops at a random byte
 failing call               a random open, write, fsync, rename, unlink ... of the run folder fails with EIO, once or
-                           from then on; simulated in Python, so not within safetensors' own writing of the result
+                           from then on; simulated: Python's functions are replaced by ones that fail
 truncated file             of a run killed at a random moment or finished: a random file loses its end
 flipped byte               likewise: a random byte of a random file has another value
 
@@ -279,11 +279,14 @@ class Bench:
         self.disk = out / "disk"
         self.real_disk = False
 
-    def prepare(self) -> None:
+    def prepare(self, weights: Path | None) -> None:
         shutil.rmtree(self.disk, ignore_errors=True)
         self.disk.mkdir(parents=True)
         self.real_disk = PRIVATE in os.environ and mount(self.disk, DISK)
-        train_base(self.weights)
+        if weights is None:
+            train_base(self.weights)
+        else:
+            shutil.copy(weights, self.weights)
         self.whole = self.out / "undisturbed" / "run"
         self.warm_up()
         taken = []
@@ -489,6 +492,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="scratch folder; faults.json in it has every fault")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--weights", type=Path, help="of a digits_cnn to prune; else one is trained, for 4 epochs")
     given = parser.parse_args()
     if PRIVATE not in os.environ and subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0:
         # Its own mounts, so that a full disk can be a real one and nobody else sees it.
@@ -504,7 +508,7 @@ def main() -> None:
     shutil.rmtree(out / "failures", ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     bench = Bench(out, given.seed)
-    bench.prepare()
+    bench.prepare(given.weights)
     kinds = [kind for kind in given.kinds if kind != "full disk" or bench.real_disk]
     records = []
     for number in range(given.times):

@@ -97,7 +97,7 @@ def write_artifact(
         _settle(folder)
         _remove(gathering)  # of a writer that was killed
         gathering.mkdir()
-        _write_weights(gathering / WEIGHTS, stored)
+        (gathering / WEIGHTS).write_bytes(_as_safetensors(stored))
         for name, data in documents.items():
             (gathering / name).write_bytes(data)
         (gathering / MANIFEST).write_bytes(_manifest(gathering, shared, beside or {}))
@@ -185,15 +185,12 @@ def _without_repeats(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     return stored, shared
 
 
-def _write_weights(path: Path, weights: dict[str, Tensor]) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+def _as_safetensors(weights: dict[str, Tensor]) -> bytes:
+    # Not `save_file`: what that writes only its owner may read, and a full disk has no kind of its own there.
+    from safetensors.torch import save
 
     try:
-        save_file(weights, path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        # It has no kind of its own for a disk that is full or gone.
-        raise OSError(str(error)) from error
+        return save(weights, metadata={"format": "pt"})
     except (KeyError, ValueError) as error:
         raise ArtifactError(f"the weights cannot be stored as safetensors: {error}") from error
 
