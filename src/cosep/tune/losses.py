@@ -21,8 +21,12 @@ def recovery_loss(
     blocks: Mapping[str, Tensor] | None = None,
     teacher_blocks: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """The weighted sum of cross-entropy, distillation (Hinton et al. 2015) and relative block errors: a scalar."""
-    hard = F.cross_entropy(logits, labels, label_smoothing=config.label_smoothing)
+    """The weighted sum of cross-entropy, distillation (Hinton et al. 2015) and relative block errors: a scalar.
+
+    Labels are class numbers of any integer type, or probabilities.
+    """
+    targets = labels.to(logits.dtype) if labels.is_floating_point() else labels.long()
+    hard = F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing)
     if teacher_logits is None:
         return hard
     t = config.temperature
