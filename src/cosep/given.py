@@ -110,6 +110,12 @@ def check_values(model: nn.Module) -> None:
                 f"{start[parameter.data_ptr()]} and {name} are two parameters in the same memory, which a copy would "
                 "part. Tie layers by giving them one parameter, as in `b.weight = a.weight`."
             )
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ModelError(
+                f"the model's state_dict holds a {type(value).__name__} ({name}); only tensors can be kept without "
+                "pickle. Register what it is made of as a buffer, or take get_extra_state out of the class."
+            )
     for name, buffer in model.named_buffers():
         # Infinite buffers are masks, and meant; nan never is.
         if buffer.is_floating_point() and bool(buffer.isnan().any()):

@@ -113,7 +113,7 @@ def prune(
     model = accepted_model(model, config, trains=recovery is None)
     loaders = {"calibration": calibration, "train": train, "holdout": holdout, "evaluate": evaluate}
     for name, loader in loaders.items():
-        if loader is not None:
+        if loader is not None or name == "calibration":
             check_loader(loader, name)
     if evaluate is not None and any(evaluate is part for part in (calibration, train, holdout)):
         warnings.warn(

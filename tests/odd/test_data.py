@@ -369,6 +369,7 @@ def test_a_loader_that_is_its_own_iterator_but_starts_anew_loses_no_batch():
         (TensorDataset(*images(60)), r"calibration is a data set \(TensorDataset\).*Give DataLoader\(calibration"),
         (images(60)[0], r"calibration is a Tensor; batches of \(inputs, labels\) are needed"),
         (5, r"calibration is a int; batches"),
+        (None, r"calibration is a NoneType; batches"),
     ],
 )
 def test_what_is_no_loader_is_refused(loader, match):

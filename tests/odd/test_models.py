@@ -352,6 +352,18 @@ def test_statistics_that_are_nan_are_refused_by_name():
         prune(model)
 
 
+def test_a_state_that_is_no_tensor_is_refused_and_told_to_become_a_buffer():
+    class Extra(Net):
+        def get_extra_state(self):
+            return {"version": 2}
+
+        def set_extra_state(self, state):
+            pass
+
+    with pytest.raises(ModelError, match=r"state_dict holds a dict \(_extra_state\).*Register what it is made of"):
+        prune(Extra())
+
+
 # --- what is frozen, and what differs in training ------------------------------------------------------------------
 
 
