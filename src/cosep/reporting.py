@@ -23,14 +23,14 @@ from cosep.profile import profiles, separability_space
 from cosep.records import ClassHistograms, ClassMoments, Group, Selection, Space
 from cosep.report.agreement import Agreement, Density
 from cosep.report.evidence import MOST_CLASSES, Evidence, collect_evidence, evidence_from_bytes, evidence_to_bytes
-from cosep.report.run import RunRecord
-from cosep.runs import Run, read_description, write_atomically
+from cosep.report.run import RunRecord, check_report
+from cosep.runs import EVIDENCE, PAGE, Run, read_description, refuse_links, write_atomically
 from cosep.saving import is_saved, read_documents
 from cosep.select import select
 from cosep.surgery import channel_norms, copied, output_columns
 
-EVIDENCE, PAGE = "evidence", "report.html"
 HISTOGRAM_BYTES = 2**28  # that are in memory at once
+EVIDENCE_LIMIT = 2**28  # bytes; that of the widest layer we know has two million
 
 
 def write_evidence(
@@ -78,12 +78,17 @@ def read_run(folder: str | Path) -> RunRecord:
     folder = Path(folder)
     if (folder / "checkpoint.safetensors").exists() and not is_saved(folder):
         raise RunError(f"the run in {folder} is not finished. Give the command that began it again; it goes on.")
+    refuse_links(folder)
     plan, report = read_documents(folder)
+    if wrong := check_report(report, plan):
+        raise ArtifactError(f"{folder / 'report.json'} is no report of a run: {wrong}. Was it saved without one?")
     about = read_description(folder).get("about", {}) if (folder / "config.toml").exists() else {}
     evidence = {}
     for index in range(len(plan.groups)):
         path = folder / EVIDENCE / f"{index}.safetensors"
         if path.is_file():
+            if path.stat().st_size > EVIDENCE_LIMIT:
+                raise ArtifactError(f"{path} has more than {EVIDENCE_LIMIT:,} bytes; it is no evidence of ours.")
             found = evidence_from_bytes(path.read_bytes(), str(path))
             if found.group != plan.groups[index].group or len(found.weights) != plan.groups[index].width:
                 raise ArtifactError(

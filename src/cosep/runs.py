@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,11 +27,28 @@ import torch
 from torch import Tensor, nn
 
 from cosep.artifact.files import Seal, damage, seal_of, sync
+from cosep.artifact.folder import FILES, GATHERING, MANIFEST, READY
 from cosep.errors import ConfigError, RunError
+from cosep.forms import COUNT, Each, Maybe, Where, misfit
+from cosep.toml import read_toml, to_toml
 from cosep.weights import read_tensors
 
 CHECKPOINT_FORMAT = 2
 CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint.safetensors"
+EVIDENCE, PAGE = "evidence", "report.html"
+_LOCK, _BEGUN = ".lock", ".tmp-"  # what a file is called until it is whole, before its own name
+_OURS = (CONFIG, LOG, CHECKPOINT, EVIDENCE, PAGE, _LOCK, MANIFEST, *FILES, GATHERING, READY)
+
+# What is made of these facts where a run is opened again: a model, an input, names in a page.
+MOST_CLASSES, MOST_INPUTS = 100_000, 2**24
+_ABOUT = {
+    **dict.fromkeys(("model", "data", "checkpoint"), Maybe(str)),
+    "classes": Maybe(Where(COUNT, lambda count: count <= MOST_CLASSES, f"at most {MOST_CLASSES}")),
+    "class_names": Maybe(Where([str], lambda names: len(names) <= MOST_CLASSES, f"at most {MOST_CLASSES} names")),
+    "input": Maybe(
+        Where([COUNT], lambda shape: 0 < math.prod(shape) <= MOST_INPUTS, f"a shape of 1 to {MOST_INPUTS} numbers")
+    ),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +93,15 @@ class Run:
         document = metadata.get("document", "")
         if metadata.get("sha256") != _digest(tensors, document):
             raise RunError(f"{path} was altered since it was written: its checksum differs. {_START_OVER}")
-        read = json.loads(document)
+        try:
+            read = json.loads(document)
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"{path} is damaged ({error}). {_START_OVER}") from error
+        if found := misfit(read, {"files": Each({"bytes": COUNT, "sha256": str})}, "its document"):
+            raise RunError(f"{path} is damaged ({found}). {_START_OVER}")
         seals = read.pop("files")
+        if strange := [name for name in seals if name not in _OURS and Path(name).parent != Path(EVIDENCE)]:
+            raise RunError(f"{path} vouches for {strange[0]!r}, which is no file of a run. {_START_OVER}")
         for name, seal in seals.items():
             if found := self._log_damage(seal) if name == LOG else damage(self.folder / name, seal):
                 raise RunError(f"{self.folder / name} {found}. Put back a copy of it. {_START_OVER}")
@@ -148,7 +172,10 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
     """Open or create a run folder for exactly this description (settings, model, data), holding its lock."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / ".lock")
+    if found := misfit(description.get("about", {}), _ABOUT, "about"):
+        raise ConfigError(f"{found}.")
+    refuse_links(folder)
+    lock = FileLock(folder / _LOCK)
     with _failing_as_ours(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -162,7 +189,7 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
         if path.exists():
             _refuse_other(path, description)
         else:
-            strange = sorted(p.name for p in folder.iterdir() if p.name != ".lock" and not p.name.startswith(".tmp-"))
+            strange = sorted(p.name for p in folder.iterdir() if p.name != _LOCK and not p.name.startswith(_BEGUN))
             if strange:
                 raise RunError(
                     f"{folder} is not a run folder: it holds {strange[0]} but no {CONFIG}. Choose an empty folder."
@@ -176,25 +203,24 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
 
 def read_description(folder: Path) -> dict[str, Any]:
     """What a run folder's config.toml says."""
-    path = folder / "config.toml"
-    if not path.exists():
-        raise RunError(f"{folder} is not a run folder: there is no config.toml in it. Run `cosep prune` first.")
-    return read_toml(path)
+    refuse_links(folder)
+    path = folder / CONFIG
+    if not path.is_file():
+        raise RunError(f"{folder} is not a run folder: there is no {CONFIG} in it. Run `cosep prune` first.")
+    described = read_toml(path)
+    if found := misfit(described, {"about": Maybe(_ABOUT)}, str(path)):
+        raise RunError(f"{found}. Put back a copy of it.")
+    return described
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain values."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+def refuse_links(folder: Path) -> None:
+    """Refuse a run folder where a name of ours leads out of it: what is read and written there is someone else's."""
+    root = folder.resolve()
+    for place in (folder, folder / EVIDENCE, folder / GATHERING, folder / READY):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            ours = place != folder or path.name in _OURS or path.name.startswith(_BEGUN)
+            if ours and path.is_symlink() and not path.resolve().is_relative_to(root):
+                raise RunError(f"{path} is a link to {path.resolve()}, outside the run folder; nothing was read.")
 
 
 def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
@@ -220,25 +246,12 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def to_toml(document: Mapping[str, Any]) -> str:
-    """A flat or two-level document of plain values as TOML; JSON's strings, numbers and lists are TOML's too."""
-    lines = [_line(key, value) for key, value in document.items() if not isinstance(value, Mapping)]
-    for section, values in document.items():
-        if isinstance(values, Mapping):
-            lines += ["", f"[{section}]", *(_line(key, value) for key, value in values.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _line(key: str, value: Any) -> str:
-    bare = key.replace("_", "").replace("-", "").isalnum() and key.isascii()
-    return f"{key if bare else json.dumps(key)} = {json.dumps(value)}"
-
-
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that its name always holds the old or the new content, whole, also after a power cut."""
-    temporary = path.with_name(f".tmp-{path.name}")
+    temporary = path.with_name(_BEGUN + path.name)
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # a file of our own making: what lay there may be a link
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

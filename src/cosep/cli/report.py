@@ -39,7 +39,8 @@ def report_command(
 
       cosep report run/ --figures figures/ --data cifar10:~/data
     """
-    from cosep.reporting import PAGE, read_runs, write_page
+    from cosep.reporting import read_runs, write_page
+    from cosep.runs import PAGE
 
     if data is not None and (figures is None or len(runs) > 1):
         raise ConfigError("--data is for the figures of one run. Give one run folder and --figures DIR with it.")

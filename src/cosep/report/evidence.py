@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from cosep.errors import ArtifactError
+from cosep.forms import COUNT, FINITE, Where, misfit
 from cosep.records import Space
 
 EVIDENCE_FORMAT = 1
 MOST_CLASSES = 200  # pairs among more classes than these are not recorded
 MOST_PAIRS = 300  # columns of the stored profile matrix
+LARGEST_LABEL = 100_000  # a page has a name for every class below the largest one
+HEADER_LIMIT = 1 << 20  # bytes; the names of nine tensors, and a document with the classes
 BLOCK_ENTRIES = 2**21  # of the profile matrix that are in memory at once
 
 ProfileOf = Callable[[Tensor], Tensor]  # channels (some,) -> their profiles (some, pairs)
@@ -170,23 +173,65 @@ def evidence_from_bytes(data: bytes, source: str) -> Evidence:
     from safetensors.torch import load
 
     try:
-        tensors = load(data)
         size = int.from_bytes(data[:8], "little")
+        if size > HEADER_LIMIT:
+            raise ValueError(f"its header has {size:,} bytes")
+        tensors = load(data)
         document: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["document"])
-        if document["format"] != EVIDENCE_FORMAT:
-            raise ArtifactError(
-                f"{source} has format {document['format']}; this cosep reads {EVIDENCE_FORMAT}. "
-                "Draw the page with the version that made the run."
-            )
-        return Evidence(
-            group=document["group"],
-            metric=document["metric"],
-            classes=tuple(document["classes"]),
-            spanning=document["spanning"],
-            shares=(document["shares"][0], document["shares"][1]),
-            **{name: tensors[name] for name in _TENSORS},
-        )
-    except (SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
+        found = misfit(document, {"format": int}, "its document")
+        if not found and document["format"] == EVIDENCE_FORMAT:
+            found = misfit(document, _DOCUMENT, "its document") or _misshapen(tensors, len(document["classes"]))
+        if found:
+            raise ValueError(found)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ArtifactError(
             f"{source} is damaged ({error}). Remove it to draw the page without it, or run again."
         ) from error
+    if document["format"] != EVIDENCE_FORMAT:
+        raise ArtifactError(
+            f"{source} has format {document['format']}; this cosep reads {EVIDENCE_FORMAT}. "
+            "Draw the page with the version that made the run."
+        )
+    return Evidence(
+        group=document["group"],
+        metric=document["metric"],
+        classes=tuple(document["classes"]),
+        spanning=document["spanning"],
+        shares=(document["shares"][0], document["shares"][1]),
+        **{name: tensors[name] for name in _TENSORS},
+    )
+
+
+_DOCUMENT = {
+    "group": str,
+    "metric": str,
+    "classes": Where(
+        [Where(COUNT, lambda label: label < LARGEST_LABEL, f"below {LARGEST_LABEL}")],
+        lambda labels: 2 <= len(labels) <= MOST_CLASSES,
+        f"2 to {MOST_CLASSES} classes",
+    ),
+    "spanning": COUNT,
+    "shares": Where([FINITE], lambda shares: len(shares) == 2, "two numbers"),
+}
+
+
+def _misshapen(tensors: dict[str, Tensor], classes: int) -> str:
+    """What is wrong with the tensors, in words; "" if the page can rely on them."""
+    missing = [name for name in _TENSORS if name not in tensors]
+    if missing:
+        return f"it has no {missing[0]}"
+    pairs, channels, shown = classes * (classes - 1) // 2, len(tensors["weights"]), len(tensors["columns"])
+    shapes = {
+        **dict.fromkeys(("weights", "separability"), (channels,)),
+        "coordinates": (channels, 2),
+        "columns": (shown,),
+        "profiles": (channels, shown),
+        **dict.fromkeys(("best", "best_score", "best_kept", "best_kept_score"), (pairs,)),
+    }
+    whole = ("columns", "best", "best_kept")
+    for name, shape in shapes.items():
+        kinds = (torch.int32,) if name in whole else (torch.float16, torch.float32)
+        if tuple(tensors[name].shape) != shape or tensors[name].dtype not in kinds or not tensors[name].numel():
+            return f"its {name} is {tensors[name].dtype} of shape {tuple(tensors[name].shape)}, which does not fit"
+    columns = tensors["columns"]
+    return "" if bool((columns >= 0).all() and (columns < pairs).all()) else "its columns are no pairs of classes"

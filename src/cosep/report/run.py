@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cosep.forms import COUNT, FINITE, POSITIVE, SCALAR, Each, Maybe, Where, misfit
 from cosep.records import GroupPlan, Plan
 from cosep.report.evidence import Evidence
 
@@ -39,6 +40,70 @@ class RunRecord:
             (entry, plan, self.evidence.get(index))
             for index, (entry, plan) in enumerate(zip(entries, self.plan.groups, strict=True))
         ]
+
+
+_LATENCY = {
+    **dict.fromkeys(("median_ms", "p10_ms", "p90_ms"), POSITIVE),
+    **dict.fromkeys(("batch", "threads", "repeats"), COUNT),
+    "device": str,
+}
+_RECOVERY = {"updates": COUNT, "outcome": str, "losses": [float], "accuracy": Maybe(float)}
+_REPORT = {
+    "settings": Where(
+        {"select": {"degree": int, "representative": str}, "profile": {"max_classes": int}, "seed": int},
+        lambda settings: all(
+            not misfit(value, SCALAR, "") or not misfit(value, Each(SCALAR), "") for value in settings.values()
+        ),
+        "settings, by stage",
+    ),
+    "before": {
+        **dict.fromkeys(("macs", "parameters", "bytes"), POSITIVE),
+        "accuracy": Maybe(float),
+        "latency": Maybe(_LATENCY),
+    },
+    "after": {
+        **dict.fromkeys(("macs", "parameters", "bytes"), FINITE),
+        "accuracy": Maybe(float),
+        "latency": Maybe(_LATENCY),
+    },
+    "change": {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), "speedup": Maybe(float)},
+    "holdout_accuracy": {"before": Maybe(float), "after": Maybe(float)},
+    "groups": [
+        {
+            "group": str,
+            "width": COUNT,
+            "kept": COUNT,
+            "reason": str,
+            "notes": [str],
+            "twin_difference": Maybe(float),
+            "compensation": [
+                {
+                    "consumer": str,
+                    "applied": bool,
+                    "reason": str,
+                    "error_before": Maybe(float),
+                    "error_after": Maybe(float),
+                }
+            ],
+            "accuracy": Maybe(float),
+            "macs": FINITE,
+            "parameters": FINITE,
+            "recovery": Maybe(_RECOVERY),
+        }
+    ],
+    "not_pruned": [{"group": str, "width": COUNT, "why": str}],
+    "recovery": Maybe(_RECOVERY),
+    "limits": [str],
+    "seconds": Each(FINITE),
+}
+
+
+def check_report(report: Any, plan: Plan) -> str:
+    """What keeps a report.json from being shown beside its plan, in words; "" if nothing does."""
+    if found := misfit(report, _REPORT, "the report"):
+        return found
+    named, planned = [entry["group"] for entry in report["groups"]], [group.group for group in plan.groups]
+    return "" if named == planned else "the report is of other groups than the plan"
 
 
 def short_name(spec: str) -> str:
