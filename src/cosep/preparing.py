@@ -145,9 +145,10 @@ def check_data(model: nn.Module, example: Tensor, classes: int, loaders: Mapping
 
 def _scores(model: nn.Module, inputs: Tensor, where: str) -> Tensor:
     """The model's scores for a few inputs; a failure says what the inputs were."""
+    own = inputs.clone()
     try:
         with evaluating(model):
-            return logits_of(model, inputs)
+            scores = logits_of(model, own)
     except CosepError:
         raise
     except Exception as error:
@@ -161,6 +162,12 @@ def _scores(model: nn.Module, inputs: Tensor, where: str) -> Tensor:
         raise ModelError(
             f"the model fails on {where}, inputs {tuple(inputs.shape)}: {type(error).__name__}: {error} {remedy}"
         ) from error
+    if own._version:
+        raise ModelError(
+            "the model changes its input in place: a second pass over the same batch would see another one. Compute "
+            "anew in its forward (`x = x - mean` instead of `x -= mean`; no inplace=True in its first layer)."
+        )
+    return scores
 
 
 def _milliseconds(model: nn.Module, example: Tensor) -> float:

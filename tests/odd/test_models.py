@@ -703,6 +703,22 @@ def test_a_model_of_several_outputs_is_refused_and_told_how_to_pick(wrap, pick):
         prune(Several())
 
 
+@pytest.mark.parametrize(
+    "change", [lambda x: x.sub_(0.5), lambda x: F.relu(x, inplace=True), lambda x: x[:, 1].zero_()]
+)
+def test_a_model_that_changes_its_input_is_refused_and_the_data_are_as_they_were(change):
+    class Changing(Net):
+        def forward(self, x):
+            change(x)
+            return super().forward(x)
+
+    loader = batches()
+    before = [x.clone() for x, _ in loader]
+    with pytest.raises(ModelError, match=r"changes its input in place.*`x = x - mean`"):
+        cosep.prune(Changing(), loader, config=settings())
+    assert all(torch.equal(x, kept_) for (x, _), kept_ in zip(loader, before, strict=True))
+
+
 class Binary(Net):
     def __init__(self):
         super().__init__()
