@@ -139,6 +139,7 @@ def prune(
             assert run is not None
             plan, report = read_documents(run)
             result = PruneResult(load(run, model), plan, report)
+            fabric.barrier()  # tidying moves files, so every process must have read them
             if folder:
                 _tidied(folder)  # it may have been killed before it did
             return result
