@@ -148,6 +148,23 @@ def test_what_was_logged_after_a_restart_is_sealed_with_what_was_before(tmp_path
     assert events == ["first", "second"]
 
 
+def test_a_checkpoint_cannot_point_out_of_its_folder(tmp_path):
+    with opened(tmp_path / "run", DESCRIPTION) as run:
+        run.write("../outside", b"")
+        run.store(Checkpoint({}, {}))
+        with pytest.raises(RunError, match="does not say what the other files of the run must be"):
+            run.restore()
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "evidence"])
+def test_a_run_does_not_write_through_a_link(tmp_path, name):
+    with opened(tmp_path / "run", DESCRIPTION):
+        pass
+    (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match=f"{name} is a link"), opened(tmp_path / "run", DESCRIPTION):
+        pass
+
+
 # A disk that is full
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 CHUNK = 1 << 20
@@ -25,6 +25,15 @@ def sha256(path: Path) -> str:
 def seal_of(content: bytes) -> Seal:
     """The seal of a file with this content."""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name, with / between folders, can only be of something inside the folder that it is looked up in."""
+    # By the rules of both families of systems: a folder may travel.
+    return "\0" not in name and all(
+        part not in ("", ".", "..") and PurePosixPath(part).name == part and PureWindowsPath(part).name == part
+        for part in name.split("/")
+    )
 
 
 def is_seal(value: object) -> bool:

@@ -19,7 +19,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor
 
 import cosep
 from cosep.artifact.documents import decode, encode
-from cosep.artifact.files import Seal, damage, is_seal, sha256, sync
+from cosep.artifact.files import Seal, damage, is_inside, is_seal, sha256, sync
 from cosep.errors import ArtifactError
 from cosep.weights import read_tensors
 
@@ -230,10 +230,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             "pip install --upgrade cosep."
         )
     for name in manifest["files"] if isinstance(manifest.get("files"), dict) else ():
-        _check_name(name, path)
+        _check_name(name, "/" not in name and is_inside(name), path)
     for name in manifest["beside"] if isinstance(manifest.get("beside"), dict) else ():
-        for part in name.split("/"):
-            _check_name(part, path)
+        _check_name(name, is_inside(name), path)
     # Byte for byte, so that not even a space may change unnoticed.
     if data != encode(manifest, MANIFEST) or manifest.get("sha256") != _seal(manifest) or not _well_formed(manifest):
         raise ArtifactError(f"{path} was altered or is damaged: it does not match its own checksum. Save it again.")
@@ -254,10 +253,8 @@ def _well_formed(manifest: dict[str, Any]) -> bool:
     )
 
 
-def _check_name(name: str, manifest: Path) -> None:
-    # By the rules of both families of systems: a folder may travel.
-    plain = name not in ("", ".", "..") and "\0" not in name
-    if not plain or PurePosixPath(name).name != name or PureWindowsPath(name).name != name:
+def _check_name(name: str, plain: bool, manifest: Path) -> None:
+    if not plain:
         raise ArtifactError(
             f"{manifest} lists the file {name!r}, which is not a plain name: it may lead out of the folder. Nothing "
             "was read; do not trust this artifact."
