@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint clean browser
+.PHONY: demo test lint docs clean browser
 
 demo: $(STAMP)
 	$(BIN)/cosep demo
@@ -16,6 +16,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in site/. `make test` builds it too, and runs every code block in it.
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 # Chromium and axe-core for the tests of the report's pages; those tests are skipped where they cannot be had.
 browser: $(STAMP)
