@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.artifact.files import Seal, damage, is_inside, is_seal, seal_of, sync
+from cosep.artifact.files import Seal, damage, is_inside, seal_of, sync
 from cosep.artifact.folder import FILES, GATHERING, MANIFEST, READY
 from cosep.errors import ConfigError, RunError
 from cosep.forms import COUNT, Each, Maybe, Where, misfit
@@ -99,10 +99,9 @@ class Run:
             raise RunError(f"{path} is damaged ({error}). {_START_OVER}") from error
         if found := misfit(read, {"files": Each({"bytes": COUNT, "sha256": str})}, "its document"):
             raise RunError(f"{path} is damaged ({found}). {_START_OVER}")
-        seals = read.pop("files", None)
-        if not isinstance(seals, dict) or not all(is_inside(name) and is_seal(seal) for name, seal in seals.items()):
-            raise RunError(f"{path} does not say what the other files of the run must be. {_START_OVER}")
-        if strange := [name for name in seals if name not in _OURS and Path(name).parent != Path(EVIDENCE)]:
+        seals = read.pop("files")
+        known = {name for name in seals if name in _OURS or Path(name).parent == Path(EVIDENCE)}
+        if strange := [name for name in seals if name not in known or not is_inside(name)]:
             raise RunError(f"{path} vouches for {strange[0]!r}, which is no file of a run. {_START_OVER}")
         for name, seal in seals.items():
             if found := self._log_damage(seal) if name == LOG else damage(self.folder / name, seal):
@@ -187,9 +186,6 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
                 f"another process is writing {folder}. Wait until it ends, or choose another run folder."
             ) from None
     try:
-        for entry in folder.iterdir():
-            if entry.is_symlink():  # what it leads to would be written
-                raise RunError(f"{entry} is a link; a run folder holds its own files. Put a copy in its place.")
         path = folder / CONFIG
         if path.exists():
             _refuse_other(path, description)
