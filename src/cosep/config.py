@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
@@ -19,6 +20,8 @@ Decay = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "adamw"]
 Preset = Literal["default", "paper"]
 
+LARGEST_SEED = 2**62  # some generators take signed numbers, and some of ours add a little
+
 
 def setting(default: Any, help: str) -> Any:
     """A setting's default, and what it is for: the text that the command's help shows."""
@@ -34,7 +37,7 @@ def check_choice(setting: str, value: object, choices: object) -> None:
 
 def check_at_least(setting: str, value: float, least: float) -> None:
     """Refuse a number below a bound."""
-    if value < least:
+    if not least <= value < math.inf:  # which nan is neither
         raise ConfigError(f"{setting} is {value}; it must be at least {least}.")
 
 
@@ -55,7 +58,7 @@ class ObserveConfig:
     def __post_init__(self) -> None:
         check_choice("observe.tap", self.tap, Tap)
         check_at_least("observe.images", self.images, 0)
-        check_at_least("observe.bins", self.bins, 2)
+        check_between("observe.bins", self.bins, 2, 2**16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,7 @@ class SelectConfig:
     def __post_init__(self) -> None:
         check_choice("select.silhouette", self.silhouette, Silhouette)
         check_choice("select.representative", self.representative, Representative)
+        check_between("select.seed", self.seed, 0, LARGEST_SEED)
         check_at_least("select.degree", self.degree, 1)
         check_at_least("select.sensitivity", self.sensitivity, 0)
 
@@ -151,7 +155,7 @@ class RecoverConfig:
         check_between("recover.label_smoothing", self.label_smoothing, 0, 1)
         for setting in ("epochs", "lr", "momentum", "weight_decay", "clip", "features"):
             check_at_least(f"recover.{setting}", getattr(self, setting), 0)
-        if self.temperature <= 0:
+        if not 0 < self.temperature < math.inf:
             raise ConfigError(f"recover.temperature is {self.temperature}; it must be above 0.")
 
 
@@ -183,8 +187,8 @@ class DeviceConfig:
     channels_last: bool = setting(True, "work in the memory format that convolutions are faster in on most devices")
 
     def __post_init__(self) -> None:
-        check_at_least("device.devices", self.devices, 1)
-        check_at_least("device.nodes", self.nodes, 1)
+        check_between("device.devices", self.devices, 1, 1024)
+        check_between("device.nodes", self.nodes, 1, 2**16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +206,7 @@ class PruneConfig:
     checkpoint_seconds: float = setting(60.0, "how often a recovery that takes long is stored in the run folder")
 
     def __post_init__(self) -> None:
+        check_between("seed", self.seed, 0, LARGEST_SEED)
         check_at_least("checkpoint_seconds", self.checkpoint_seconds, 0)
         salience = self.profile.magnitude or self.select.representative == "salient"
         if salience and self.observe.tap != "activation":

@@ -13,7 +13,9 @@ def main() -> None:
     try:
         app()
     except CosepError as error:
-        print(f"cosep: {error}", file=sys.stderr)
+        from cosep.cli.common import printable
+
+        print(f"cosep: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()

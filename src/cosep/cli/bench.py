@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.table import Table
 
-from cosep.cli.common import RunModel, console, print_json, run_model, shape_of
+from cosep.cli.common import RunModel, TrustOption, console, print_json, run_model, shape_of
 from cosep.config import check_at_least, check_choice
 from cosep.measure.latency import Latency, MemoryFormat
 
@@ -27,6 +27,7 @@ def bench_command(
     model: ModelOption = None,
     classes: ClassesOption = None,
     input_shape: InputOption = None,
+    trust: TrustOption = False,
     batch: Annotated[int, typer.Option(help="The batch size, beside single inputs.")] = 32,
     repeats: Annotated[int, typer.Option(help="Rounds; in each, both networks take a turn.")] = 50,
     warmup: Annotated[int, typer.Option(help="Untimed calls before the first round.")] = 5,
@@ -43,7 +44,7 @@ def bench_command(
 
     check_at_least("--batch", batch, 1)
     check_choice("--memory-format", memory_format, MemoryFormat)
-    source = source_of(run, model, classes, input_shape)
+    source = source_of(run, model, classes, input_shape, trusted=trust)
     before = source.uncut()
     models = {"before": before, "after": load(run, before)}
     times = {
@@ -64,11 +65,13 @@ def bench_command(
     console.print(conditions(times), highlight=False)
 
 
-def source_of(run: Path, model: str | None, classes: int | None, shape: str | None) -> RunModel:
+def source_of(
+    run: Path, model: str | None, classes: int | None, shape: str | None, *, trusted: bool = False
+) -> RunModel:
     """The uncut model that a run folder names, or the one that the user names instead."""
     if model is not None:
         return RunModel(model, None, classes, shape_of(shape, model))
-    named = run_model(run)
+    named = run_model(run, trusted=trusted)
     return RunModel(
         named.spec,
         named.weights,

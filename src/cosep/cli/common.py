@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from cosep.errors import ConfigError, RunError
+from cosep.outside import is_file_factory
 from cosep.runs import read_description
 from cosep.saving import read_documents
 from cosep.zoo import input_shape, load_model
@@ -47,14 +48,26 @@ class RunModel:
         return torch.randn(batch, *self.shape, generator=torch.Generator().manual_seed(0))
 
 
-def run_model(folder: Path) -> RunModel:
-    """The model that a run folder's config.toml names."""
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Run the Python file that the run folder names as its model.")
+]
+
+
+def run_model(folder: Path, *, trusted: bool = False) -> RunModel:
+    """The model that a run folder's config.toml names; one in a Python file only if the user trusts that file."""
     about = read_description(folder).get("about", {})
     read_documents(folder)  # refuses a config.toml that was altered since
     if not about.get("model"):
         raise RunError(
             f"{folder}/config.toml names no model, as the run was started from Python. "
             "Use cosep.load(folder, factory) and the functions of the library there."
+        )
+    if not about.get("input"):
+        raise RunError(f"{folder}/config.toml does not say what shape an input has. Put back a copy of it.")
+    if is_file_factory(about["model"]) and not trusted:
+        raise RunError(
+            f"{folder}/config.toml names the model {about['model']!r}, and to open it would run that file. Nothing was "
+            "run. Where you know the file, add --trust."
         )
     return RunModel(
         about["model"], about.get("checkpoint") or None, about.get("classes") or None, tuple(about["input"])
@@ -72,6 +85,11 @@ def shape_of(text: str | None, spec: str) -> tuple[int, ...]:
     if not shape or min(shape) < 1:
         raise ConfigError(f"--input is {text!r}; give the shape of one input, such as 3,224,224.")
     return shape
+
+
+def printable(text: str) -> str:
+    """Text from a file for a terminal: characters that could steer it become question marks."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from cosep.cli.bench import (
     latency_table,
     source_of,
 )
-from cosep.cli.common import console, print_json
+from cosep.cli.common import TrustOption, console, print_json
 from cosep.errors import ConfigError
 from cosep.measure.latency import Latency
 
@@ -30,6 +30,7 @@ def export_command(
     model: ModelOption = None,
     classes: ClassesOption = None,
     input_shape: InputOption = None,
+    trust: TrustOption = False,
     opset: Annotated[int | None, typer.Option(help="ONNX operator set.", show_default="the exporter's")] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="Largest difference allowed, relative to the outputs.", show_default="1e-4")
@@ -48,7 +49,7 @@ def export_command(
 
     if onnx is None and torch is None:
         raise ConfigError("nothing to export: give --onnx FILE, --torch FILE or both.")
-    source = source_of(run, model, classes, input_shape)
+    source = source_of(run, model, classes, input_shape, trusted=trust)
     before = source.uncut()
     after = load(run, before)
     found: dict[str, Any] = {}

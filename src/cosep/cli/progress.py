@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cosep.cli.common import console
+from cosep.cli.common import console, printable
 from cosep.job import Callbacks
 from cosep.records import Group
 
@@ -94,6 +94,7 @@ class _Screen:
 
 def group_line(entry: dict[str, Any], macs: int) -> str:
     """One group in one line: layer2.3.conv1  32 -> 16  knee  acc 92.9  MACs 61 %."""
-    accuracy = "" if entry["accuracy"] is None else f"  acc {100 * entry['accuracy']:.1f}"
+    accuracy = "" if entry.get("accuracy") is None else f"  acc {100 * entry['accuracy']:.1f}"
     sizes = f"{entry['width']:>4} -> {entry['kept']:<4}"
-    return f"{entry['group']:<24} {sizes}  {entry['reason']}{accuracy}  MACs {100 * entry['macs'] / macs:.0f} %"
+    line = f"{entry['group']:<24} {sizes}  {entry['reason']}{accuracy}  MACs {100 * entry['macs'] / macs:.0f} %"
+    return printable(line)

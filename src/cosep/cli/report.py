@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cosep.cli.common import console, print_json, run_model
+from cosep.cli.common import TrustOption, console, print_json, printable, run_model
 from cosep.cli.progress import group_line
 from cosep.cli.summary import summary_table
 from cosep.errors import ConfigError, RunError
@@ -27,6 +27,7 @@ def report_command(
     data: Annotated[
         str | None, typer.Option(help="For the figures that need histograms: observe the unpruned network on this.")
     ] = None,
+    trust: TrustOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
 ) -> None:
     """Draw the page of a run, or one that compares several, and show what was cut and why.
@@ -55,7 +56,7 @@ def report_command(
     if figures is not None:
         from cosep.report.figures import write_figures
 
-        agreements = _agreements(runs[0], records[0], data) if data else []
+        agreements = _agreements(runs[0], records[0], data, trusted=trust) if data else []
         drawn = write_figures(records, figures, agreements=agreements, group=group)
         console.print(f"{len(drawn) - 1} files and {drawn[-1]}", highlight=False, markup=False, soft_wrap=True)
         if len(runs) == 1 and data is None:
@@ -80,11 +81,11 @@ def _summarise(report: Any) -> None:
     for entry in report["groups"]:
         console.print(group_line(entry, report["before"]["macs"]), highlight=False, markup=False, soft_wrap=True)
     for note in report["limits"]:
-        console.print(note, highlight=False, markup=False)
+        console.print(printable(note), highlight=False, markup=False)
     console.print(summary_table(report))
 
 
-def _agreements(folder: Path, record: RunRecord, data: str) -> list[Agreement]:
+def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) -> list[Agreement]:
     """Gaussian against histogram JM on the network that the run started from, with the run's own settings."""
     from cosep.config import preset, replace_settings
     from cosep.data import load_data
@@ -96,6 +97,7 @@ def _agreements(folder: Path, record: RunRecord, data: str) -> list[Agreement]:
             f"{folder}/config.toml names no checkpoint, so the unpruned network cannot be observed again. "
             "Leave out --data, or use cosep.reporting.agreements_of in Python."
         )
+    named = run_model(folder, trusted=trusted)
     source = load_data(data, seed=config.seed, batch_size=128)
-    network = run_model(folder).uncut()
+    network = named.uncut()
     return agreements_of(network, source.calibration, config, [plan.group for plan in record.plan.groups])
