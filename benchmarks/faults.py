@@ -518,7 +518,8 @@ def main() -> None:
     print(f"{len(records)} faults, {wrong} wrong; the undisturbed run takes {bench.seconds:.1f} s, {bench.calls} calls")
     facts = {"times": given.times, "seed": given.seed, "real_full_disk": bench.real_disk, "wrong": wrong}
     facts |= {"seconds_undisturbed": round(bench.seconds, 3), "calls_undisturbed": bench.calls}
-    (out / "faults.json").write_text(json.dumps({**facts, "faults": records}, indent=1) + "\n")
+    text = json.dumps({**facts, "faults": records}, indent=1).replace(str(out), "DIR")
+    (out / "faults.json").write_text(text + "\n")
     raise SystemExit(bool(wrong))
 
 
