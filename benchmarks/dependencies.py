@@ -1,6 +1,6 @@
 """What each run-time dependency of cosep costs: import time and installed size, with what it brings along.
 
-python benchmarks/dependencies.py --out benchmarks/dependencies.json
+python benchmarks/dependencies.py --out benchmarks/dependencies.json --table docs/dependencies.md
 python benchmarks/dependencies.py --advisories constraints.txt
 
 Run it in an environment that holds cosep and nothing else: some packages import others only where they are there.
@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
 import urllib.request
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
@@ -31,6 +33,18 @@ else:
     import tomli as tomllib
 
 MODULES = {"lightning-fabric": "lightning_fabric"}
+PURPOSE = {
+    "torch": "the networks",
+    "numpy": "polynomials, arrays of data files, the matrix of features",
+    "kmedoids": "FasterPAM, the clustering of channels",
+    "kneed": "Kneedle, the knee of the curve; it brings SciPy, which `cosep compare` uses too",
+    "safetensors": "weights on disk without code",
+    "lightning-fabric": "devices, precision, several processes",
+    "filelock": "one process at a time in a run folder; torch brings it",
+    "typer": "the command",
+    "rich": "its tables and progress; typer brings it",
+}
+TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.S)
 BASE = ("torch", "numpy")
 TIMED = "{before}import time; start = time.process_time(); import {module}; print(time.process_time() - start)"
 
@@ -38,6 +52,7 @@ TIMED = "{before}import time; start = time.process_time(); import {module}; prin
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--table", type=Path, help="a page in which the table is replaced")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--advisories", type=Path, help="ask PyPI about the pins in this file instead")
     arguments = parser.parse_args()
@@ -45,18 +60,26 @@ def main() -> None:
         advisories(arguments.advisories)
         return
     rows = {name: costs(name, arguments.rounds) for name in run_time()}
-    print(f"{'package':18}{'version':>12}{'import ms':>11}{'alone MB':>10}{'with MB':>9}  brings")
-    for name, row in rows.items():
-        print(
-            f"{name:18}{row['version']:>12}{row['import_ms']:11.0f}{row['alone_mb']:10.1f}{row['with_mb']:9.1f}  "
-            f"{', '.join(row['brings'])}"
-        )
+    print(table(rows))
     if arguments.out:
         document = {"python": ".".join(map(str, sys.version_info[:3])), "packages": rows}
         arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+    if arguments.table:
+        page = arguments.table.read_text()
+        arguments.table.write_text(TABLE.sub(lambda _: f"\n{table(rows)}\n", page))
 
 
-def costs(name: str, rounds: int) -> dict[str, object]:
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """The figures as a table in Markdown."""
+    lines = ["| package | for | import, ms | alone, MB | with, MB | brings |", "|---|---|---|---|---|---|"]
+    for name, row in rows.items():
+        figures = f"{row['import_ms']:.0f} | {row['alone_mb']:.1f} | {row['with_mb']:.1f}"
+        version = row["version"].partition("+")[0]
+        lines.append(f"| {name} {version} | {PURPOSE[name]} | {figures} | {', '.join(row['brings'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def costs(name: str, rounds: int) -> dict[str, Any]:
     """The figures of one dependency."""
     shared: set[str] = set().union(*(closure(base) for base in BASE if base != name))
     brought = closure(name) - ({name} if name in BASE else shared | {name})

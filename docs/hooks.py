@@ -14,12 +14,9 @@ APP = Path(__file__).parents[1] / "src" / "cosep" / "cli" / "app.py"
 
 
 def on_files(files, config):
-    """The colours of code, from Pygments; and a page for those that are still being written."""
+    """The colours of code, from Pygments."""
     style = HtmlFormatter(style="default").get_style_defs(".highlight")
     files.append(File.generated(config, "pygments.css", content=style))
-    for name in ("reliability.md", "odd-models-and-data.md"):
-        if files.get_file_from_path(name) is None:
-            files.append(File.generated(config, name, content="# Being written"))
     return files
 
 
