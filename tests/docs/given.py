@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from cosep.cli.app import app
 from cosep.data import load_data
 from cosep.groups import find_groups
-from cosep.surgery import copied
 from cosep.zoo import load_model
 
 
@@ -42,7 +41,7 @@ def _values():
     model, data = build_model(), load_data("digits", holdout=0.1)
     loaders = {name: _loader(batches) for name, batches in (("train", data.train), ("test", data.test))}
     group = next(g for g in find_groups(model, next(iter(loaders["test"]))[0][:1]) if g.scope == "interior")
-    images, labels = next(iter(loaders["train"]))
+    images, labels = loaders["train"].dataset.tensors
     return {
         "model": model,
         "build_model": build_model,
@@ -55,7 +54,6 @@ def _values():
         "kept": tuple(range(group.width // 2)),
         "layout": {},
         "batches": [images],
-        "cut_model": copied(model),
     }
 
 
@@ -70,7 +68,7 @@ def _write_cifar(folder):
     generator = np.random.default_rng(0)
     folder.mkdir(parents=True)
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        pixels = generator.integers(0, 256, (20, 3072), dtype=np.uint8)
+        pixels = generator.integers(0, 256, (30, 3072), dtype=np.uint8)  # together more than a batch of 128
         (folder / f"{name}.bin").write_bytes(b"".join(bytes([i % 10]) + p.tobytes() for i, p in enumerate(pixels)))
 
 

@@ -9,11 +9,13 @@ import cosep.training
 from tests.docs.blocks import INLINE, ROOT, Block, blocks, given, known_flags, pages, parse_script, run
 from tests.docs.given import provide
 
-UPDATES = 4  # of any training: enough to go through all of its code
+UPDATES, IMAGES = 1, 200  # of any training, and of any look at the calibration data: enough to go through all the code
 
 
 @pytest.fixture
-def short_trainings(monkeypatch):
+def short_work(monkeypatch):
+    look = cosep.pipeline.calibration_pass
+    monkeypatch.setattr(cosep.pipeline, "calibration_pass", lambda job, n: look(job, min(n or IMAGES, IMAGES)))
     for module in (cosep.pipeline, cosep.training):
         real = module.recover
         monkeypatch.setattr(
@@ -28,7 +30,7 @@ def named(path):
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)
-def test_every_block_of_a_page_does_what_it_says(page, tmp_path, monkeypatch, short_trainings):
+def test_every_block_of_a_page_does_what_it_says(page, tmp_path, monkeypatch, short_work):
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     namespace = provide(given(text), tmp_path)
