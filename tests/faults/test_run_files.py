@@ -264,6 +264,16 @@ def test_files_beside_an_artifact_may_go_but_not_change(tmp_path):
     check_beside(read_artifact(tmp_path))
 
 
+def test_a_disk_that_fails_for_good_is_one_sentence_even_where_nothing_can_be_tidied_up(tmp_path, monkeypatch):
+    def failing(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    for function in ("mkdir", "unlink", "rmdir"):
+        monkeypatch.setattr(os, function, failing)
+    with pytest.raises(ArtifactError, match=r"could not be written \(.*Input/output error\); what was there before"):
+        saved(tmp_path, {})
+
+
 @pytest.mark.parametrize("name", ["../log", "/etc/passwd", "a/../../b", "a//b", "c:\\log", ""])
 def test_names_beside_an_artifact_cannot_lead_out_of_its_folder(tmp_path, name):
     saved(tmp_path, {name: seal_of(b"")})

@@ -18,6 +18,7 @@ import platform
 import shutil
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -293,14 +294,14 @@ def _settle(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file or folder if that can be done: it tidies up after failures, of which it must not be the next."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _remove_if_empty(path: Path) -> None:
-    try:
+    with suppress(OSError):
         path.rmdir()
-    except OSError:
-        return
