@@ -9,7 +9,7 @@ import cosep.training
 from tests.docs.blocks import INLINE, ROOT, Block, blocks, given, known_flags, pages, parse_script, run
 from tests.docs.given import provide
 
-UPDATES, IMAGES = 1, 200  # of any training, and of any look at the calibration data: enough to go through all the code
+UPDATES, IMAGES = 1, 100  # of any training, and of any look at the calibration data: enough to go through all the code
 
 
 @pytest.fixture
