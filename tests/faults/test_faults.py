@@ -21,7 +21,7 @@ def test_after_any_fault_the_next_start_finishes_alike_or_refuses_and_touches_no
     torch.manual_seed(0)
     save_model(load_model("digits_cnn", classes=10), str(tmp_path / "net.safetensors"))
     command = [sys.executable, BENCH, "--times", "8", "--seed", "1", "--out", tmp_path, "--weights"]
-    done = subprocess.run([*command, tmp_path / "net.safetensors"], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([*command, tmp_path / "net.safetensors"], capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads((tmp_path / "faults.json").read_text())
     assert told["wrong"] == 0

@@ -26,9 +26,10 @@ def test_nothing_piles_up_from_group_to_group(rows, what):
     assert len({row[what] for row in rows[WARM:]}) == 1
 
 
-def test_log_and_checkpoint_grow_by_a_constant_for_each_group(rows):
-    for what in ("log.jsonl", "checkpoint.safetensors"):
-        sizes = [row[what] for row in rows[WARM:]]
-        steps = [after - before for before, after in pairwise(sizes)]
-        assert max(steps) < 2_000
-        assert abs(steps[-1]) < 2 * max(abs(steps[0]), 300)  # a step that grew with the groups would be more
+@pytest.mark.parametrize("what", ["log.jsonl", "checkpoint.safetensors"])
+def test_log_and_checkpoint_grow_by_a_constant_for_each_group(rows, what):
+    # Not the last group: after it comes no convolution but the classifier, which shrinks by less.
+    sizes = [row[what] for row in rows[WARM:-1]]
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert 0 < max(steps) < 1_000
+    assert max(steps) < 1.5 * min(steps)
