@@ -143,11 +143,10 @@ def advisories(file: Path) -> None:
     for pin in pins:
         with urllib.request.urlopen(f"https://pypi.org/pypi/{pin.name}/json", timeout=30) as answer:
             record = json.load(answer)
-        if f"=={record['info']['version']}" != str(pin.specifier):
+        if f"=={record['info']['version']}" == str(pin.specifier):
+            known += [f"{pin.name}{pin.specifier}: {one['id']}" for one in record["vulnerabilities"]]
+        else:
             untold.append(f"{pin.name}{pin.specifier}")
-        known += [
-            f"{pin.name}{pin.specifier}: {one['id']}" for one in record["vulnerabilities"] if pin.name not in untold
-        ]
     print(
         f"{len(pins)} pins, {len(pins) - len(untold)} of them newest releases; known vulnerabilities: {known or 'none'}"
     )
