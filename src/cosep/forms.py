@@ -6,6 +6,7 @@ a list with the form of every entry, or one of the classes below.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ class Where:
 
 
 FINITE = Where(float, lambda value: -LARGEST < value < LARGEST, f"a number below {LARGEST:g}")
+NUMBER = Where(float, lambda value: not LARGEST <= abs(value) < math.inf, f"a number below {LARGEST:g}, or none")
 POSITIVE = Where(float, lambda value: 0 < value < LARGEST, "a number above 0")
 COUNT = Where(int, lambda value: value >= 0, "a whole number from 0 on")
 SCALAR = Where(object, lambda value: value is None or isinstance(value, (bool, int, float, str)), "text or a number")

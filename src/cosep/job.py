@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from cosep.batches import pair_of
 from cosep.config import PruneConfig
+from cosep.errors import RunError
+from cosep.forms import COUNT, FINITE, SCALAR, Each, Maybe, misfit
 from cosep.records import Group, GroupPlan, Layout, Plan, Selection
 from cosep.runs import Checkpoint, Run
 from cosep.surgery import PrefixCache, apply_layout, plan_from_document, plan_to_document
@@ -119,12 +121,33 @@ def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> C
 
 
 def from_checkpoint(checkpoint: Checkpoint, original: nn.Module) -> tuple[State, Progress | None]:
-    """The state and, if a recovery was under way, its progress."""
-    state = _unpacked(checkpoint.tensors, checkpoint.document, original, "")
-    progress = None
-    if "progress" in checkpoint.document:
-        progress = _unpacked_progress(checkpoint, state.model.state_dict())
+    """The state and, if a recovery was under way, its progress; a RunError where they are not of this network."""
+    try:
+        if wrong := misfit(checkpoint.document, _DOCUMENT, "its document"):
+            raise ValueError(wrong)
+        state = _unpacked(checkpoint.tensors, checkpoint.document, original, "")
+        progress = None
+        if "progress" in checkpoint.document:
+            progress = _unpacked_progress(checkpoint, state.model)
+    # Weights and random states of another form are refused by torch itself, with the last two.
+    except (ValueError, LookupError, RuntimeError, TypeError) as error:
+        raise RunError(
+            f"the checkpoint does not fit this run: {error}. Remove the run folder to start over."
+        ) from error
     return state, progress
+
+
+_STATE = {"plan": {}, "entries": [{"group": str, "accuracy": Maybe(float)}], "waiting": bool, "final": Maybe({})}
+_RECOVERING = {"update": COUNT, "losses": [float], "param_groups": [{"params": [int]}], "optimizer": Each(SCALAR)}
+_DOCUMENT = {
+    **_STATE,
+    "previous": Maybe(_STATE),
+    "before": {"holdout_accuracy": Maybe(float)},
+    "widths": Each(COUNT),
+    "limit_notes": [str],
+    "seconds": Each(FINITE),
+    "progress": Maybe(_RECOVERING),
+}
 
 
 def _packed(state: State, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -175,21 +198,31 @@ def _packed_progress(progress: Progress) -> tuple[dict[str, Tensor], dict[str, A
     return tensors, document
 
 
-def _unpacked_progress(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> Progress:
+def _unpacked_progress(checkpoint: Checkpoint, model: nn.Module) -> Progress:
     document = checkpoint.document["progress"]
+    live = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if [group["params"] for group in document["param_groups"]] != [list(range(len(live)))]:
+        raise ValueError("the optimizer is of other parameters")
     state: dict[int, dict[str, Any]] = {}
     start = "optimizer/"
     values = {name[len(start) :]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(start)}
     for name, value in {**values, **document["optimizer"]}.items():
         index, key = name.split("/", 1)
+        if isinstance(value, Tensor) and value.ndim and value.shape != live[int(index)].shape:
+            raise ValueError(f"the optimizer's {key} of parameter {index} has another shape than that")
         state.setdefault(int(index), {})[key] = value
     return Progress(
         document["update"],
-        dict(weights),
+        model.state_dict(),
         {"state": state, "param_groups": document["param_groups"]},
-        checkpoint.tensors["rng"],
+        _random_state(checkpoint.tensors["rng"]),
         tuple(document["losses"]),
     )
+
+
+def _random_state(stored: Tensor) -> Tensor:
+    torch.Generator().set_state(stored)  # which refuses what is none
+    return stored
 
 
 def calibration_pass(job: Job, images: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -365,10 +365,11 @@ def _started(job: Job) -> tuple[Job, State, Progress | None]:
     """Where a run begins: at its last checkpoint, or with the unpruned network's figures and the limits' widths."""
     checkpoint = job.fabric.broadcast(job.run.restore() if job.run else None)
     if checkpoint:
-        job.clock.seconds.update(checkpoint.document["seconds"])
+        state, progress = from_checkpoint(checkpoint, job.original)
         stored = checkpoint.document
+        job.clock.seconds.update(stored["seconds"])
         job = replace(job, before=stored["before"], widths=stored["widths"], limit_notes=tuple(stored["limit_notes"]))
-        return job, *from_checkpoint(checkpoint, job.original)
+        return job, state, progress
     with job.stage("measure"):
         before = measure(job.original, job.example).to_document()
         before["holdout_accuracy"] = _held_out_accuracy(job, job.original)

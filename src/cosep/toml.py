@@ -11,11 +11,14 @@ from typing import Any
 
 from cosep.errors import ConfigError
 
-# A run's file is some kilobytes, and as many again for the names of thousands of classes.
-LARGEST_FILE = 4 << 20
+# A run's file is some kilobytes, and hundreds more where the classes have ten thousand names.
+LARGEST_FILE = 1 << 20
 DEEPEST = 8
+# Strings and comments. One that does not end is taken too: to fail there, and to try again at the next quotation mark,
+# would take time in the order of the square of the length.
 _TEXTS = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'" r"|#[^\n]*", re.DOTALL
+    r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)' r"|'''.*?(?:'{3,5}|\Z)" r'|"(?:[^"\\\n]+|\\.)*"?' r"|'[^'\n]*'?" r"|#[^\n]*",
+    re.DOTALL,
 )
 
 

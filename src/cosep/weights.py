@@ -33,6 +33,8 @@ def read_tensors(path: Path, error: type[CosepError], way_out: str) -> tuple[dic
     from safetensors import SafetensorError, safe_open
 
     try:
+        if not path.is_file():  # a pipe would keep us waiting
+            raise ValueError("it is missing or no regular file")
         with path.open("rb") as file:
             header = int.from_bytes(file.read(8), "little")
         if header > HEADER_LIMIT:

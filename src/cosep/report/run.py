@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cosep.forms import COUNT, FINITE, POSITIVE, SCALAR, Each, Maybe, Where, misfit
-from cosep.records import GroupPlan, Plan
+from cosep.forms import COUNT, FINITE, NUMBER, POSITIVE, SCALAR, Each, Maybe, Where, misfit
+from cosep.records import GroupPlan, Plan, Selection
 from cosep.report.evidence import Evidence
 
 
@@ -37,9 +37,22 @@ class RunRecord:
         """Entry of the report, plan and evidence of every group, in the order of execution."""
         entries = self.report.get("groups", ())
         return [
-            (entry, plan, self.evidence.get(index))
+            (entry, replace(plan, selection=_fitting(plan)), self.evidence.get(index))
             for index, (entry, plan) in enumerate(zip(entries, self.plan.groups, strict=True))
         ]
+
+
+def _fitting(plan: GroupPlan) -> Selection | None:
+    """How a group was chosen, without what does not fit together: a choice of the caller's own may say anything."""
+    chosen = plan.selection
+    if chosen is None:
+        return None
+    clusters, medoids = chosen.clusters, chosen.medoids
+    if len(clusters) != plan.width or max(clusters) >= len(medoids) or max(medoids) >= plan.width:
+        chosen = replace(chosen, clusters=(), medoids=(), representatives=())
+    if any(len(curve) not in (0, len(chosen.candidates)) for curve in (chosen.scores, chosen.fit, chosen.losses)):
+        chosen = replace(chosen, candidates=(), scores=(), fit=(), losses=())
+    return chosen
 
 
 _LATENCY = {
@@ -47,7 +60,7 @@ _LATENCY = {
     **dict.fromkeys(("batch", "threads", "repeats"), COUNT),
     "device": str,
 }
-_RECOVERY = {"updates": COUNT, "outcome": str, "losses": [float], "accuracy": Maybe(float)}
+_RECOVERY = {"updates": COUNT, "outcome": str, "losses": [float], "accuracy": Maybe(NUMBER)}
 _REPORT = {
     "settings": Where(
         {"select": {"degree": int, "representative": str}, "profile": {"max_classes": int}, "seed": int},
@@ -58,16 +71,16 @@ _REPORT = {
     ),
     "before": {
         **dict.fromkeys(("macs", "parameters", "bytes"), POSITIVE),
-        "accuracy": Maybe(float),
+        "accuracy": Maybe(NUMBER),
         "latency": Maybe(_LATENCY),
     },
     "after": {
         **dict.fromkeys(("macs", "parameters", "bytes"), FINITE),
-        "accuracy": Maybe(float),
+        "accuracy": Maybe(NUMBER),
         "latency": Maybe(_LATENCY),
     },
-    "change": {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), "speedup": Maybe(float)},
-    "holdout_accuracy": {"before": Maybe(float), "after": Maybe(float)},
+    "change": {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), "speedup": Maybe(NUMBER)},
+    "holdout_accuracy": {"before": Maybe(NUMBER), "after": Maybe(NUMBER)},
     "groups": [
         {
             "group": str,
@@ -85,7 +98,7 @@ _REPORT = {
                     "error_after": Maybe(float),
                 }
             ],
-            "accuracy": Maybe(float),
+            "accuracy": Maybe(NUMBER),
             "macs": FINITE,
             "parameters": FINITE,
             "recovery": Maybe(_RECOVERY),

@@ -105,6 +105,8 @@ def _refuse_bombs(path: Path) -> None:
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
+        if any("/code/" in entry.filename for entry in archive.infolist()):
+            raise ValueError("it is a TorchScript archive")
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise ValueError("its entries are compressed, which torch.save never does")
         if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:

@@ -1,0 +1,41 @@
+"""config.toml: as settings given with --config, and as what a run folder says of itself."""
+
+from contextlib import suppress
+
+import harness
+
+with harness.covered():
+    from cosep.cli.common import run_model
+    from cosep.cli.options import configured
+    from cosep.config import preset, settings
+    from cosep.errors import CosepError
+    from cosep.runs import read_description
+    from cosep.toml import to_toml
+
+FOLDER = harness.SCRATCH / "run"
+FOLDER.mkdir()
+
+
+def test(data: bytes) -> None:
+    path = FOLDER / "config.toml"
+    path.write_bytes(data)
+    with suppress(CosepError):
+        settings(configured("default", path, {}))
+    read_description(FOLDER)
+    run_model(FOLDER)
+
+
+def seeds():
+    about = {
+        "model": "resnet20", "checkpoint": "", "classes": 10, "input": [3, 32, 32], "data": "digits",
+        "class_names": ["a", "b.c"], "batch_size": 128, "holdout": 0.1, "weights_sha256": "0" * 64,
+    }  # fmt: skip
+    for name in ("default", "paper"):
+        yield to_toml({"about": about, **settings(preset(name))}).encode()
+    yield to_toml(settings(preset())).encode()
+    yield b'seed = 0x10\nselect.degree = 3\n[recover]\nlr = nan\nepochs = 1e3 # "\nx = {a.b = 1, c = [1, 2]}\n'
+    yield b"y = '''a'''\nz = 1979-05-27T07:32:00Z\n[[t]]\n[[t]]\n"
+
+
+if __name__ == "__main__":
+    harness.fuzz(test, seeds())
