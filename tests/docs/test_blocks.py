@@ -1,5 +1,6 @@
 """What the README and the docs tell people to type works, block by block."""
 
+import shlex
 import shutil
 
 import pytest
@@ -45,7 +46,7 @@ def test_every_block_of_a_page_does_what_it_says(page, tmp_path, monkeypatch, sh
 @pytest.mark.parametrize("page", pages(), ids=named)
 def test_every_command_in_the_text_of_a_page_exists_with_its_flags(page):
     for command in INLINE.findall(page.read_text()):
-        first, *rest = command.removeprefix("python ").split()
+        first, *rest = shlex.split(command.removeprefix("python "))
         if first.endswith(".py"):
             assert (ROOT / first).exists(), command
             if rest:
