@@ -39,7 +39,9 @@ def held(folder: Path) -> dict[str, int]:
     gc.collect()
     objects = gc.get_objects()
     modules = [thing for thing in objects if issubclass(type(thing), nn.Module)]
-    tensors = [thing for thing in objects if issubclass(type(thing), Tensor)]
+    # Ordinary ones: what other code of this process has traced or made sparse has no memory to ask for.
+    kinds = (Tensor, nn.Parameter)
+    tensors = [t for t in objects if type(t) in kinds and t.layout == torch.strided and not t.is_meta]
     found = {
         "rss_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
         "file_handles": len(os.listdir("/proc/self/fd")) - 1,  # one of them is that of this listing
