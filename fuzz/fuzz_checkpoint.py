@@ -68,7 +68,7 @@ def seeds():
     for more, tensors in (
         ({}, model),
         ({"progress": recovering}, {**model, **progress}),
-        ({"previous": state}, {**model, **{f"previous/{name}": tensor for name, tensor in model.items()}}),
+        ({"previous": state}, {**model, **{f"previous/{name}": tensor.clone() for name, tensor in model.items()}}),
     ):
         yield save(
             tensors, {"format": str(CHECKPOINT_FORMAT), "document": json.dumps({**document, **more}), "sha256": ""}
