@@ -53,7 +53,7 @@ def timm_input(name: str) -> tuple[int, ...]:
 
 def _timm_knowing(name: str) -> Any:
     timm = import_extra("timm", ModelError)
-    if not timm.is_model(name):
+    if ":" in name or not timm.is_model(name):  # a colon is a place elsewhere, such as a hub
         raise ModelError(unknown_model(f"timm:{name}", [f"timm:{n}" for n in timm.list_models()]))
     return timm
 
