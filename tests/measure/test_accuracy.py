@@ -83,7 +83,7 @@ def test_a_loader_without_samples_has_no_accuracy(classifier, batches):
         (torch.ones(3, 6), r"batch 0 of the loader is a Tensor; a pair of tensors \(inputs, labels\)"),
         ((torch.ones(3, 6),), r"a tuple of 1 \(Tensor\); a pair of tensors"),
         ({"image": torch.ones(3, 6)}, "a dict with the keys 'image'; a pair of tensors"),
-        ((torch.ones(3, 6), [0, 1, 2]), r"a tuple of 2 \(Tensor, list\); a pair of tensors"),
+        ((torch.ones(3, 6), ["a", "b", "c"]), r"a tuple of 2 \(Tensor, list\); a pair of tensors"),
         ((torch.ones(3, 6), torch.eye(4)[:3]), r"float32 of shape \(3, 4\).*argmax"),
         ((torch.ones(3, 6), torch.ones(3)), "float32.*integers"),
         ((torch.ones(3, 6), torch.zeros(2, dtype=torch.int64)), "3 inputs and 2 labels"),
