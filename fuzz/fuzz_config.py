@@ -1,8 +1,10 @@
 """config.toml: as settings given with --config, and as what a run folder says of itself."""
 
+import random
 from contextlib import suppress
 
 import harness
+from harness import tomllib  # the covered one
 
 with harness.covered():
     from cosep.cli.common import run_model
@@ -25,6 +27,18 @@ def test(data: bytes) -> None:
     run_model(FOLDER)
 
 
+def mutator(data: bytes, most: int, seed: int) -> bytes:
+    """A mutation of the values that is TOML again, where our writer can write it; or of the bytes."""
+    chance = random.Random(seed)
+    if chance.random() < 0.6:
+        with suppress(Exception):
+            document = harness.mutated_document(tomllib.loads(data.decode()), chance)
+            new = to_toml(document).encode()
+            if len(new) <= most:
+                return new
+    return harness.atheris.Mutate(data, most)
+
+
 def seeds():
     about = {
         "model": "resnet20", "checkpoint": "", "classes": 10, "input": [3, 32, 32], "data": "digits",
@@ -38,4 +52,4 @@ def seeds():
 
 
 if __name__ == "__main__":
-    harness.fuzz(test, seeds())
+    harness.fuzz(test, seeds(), mutator)
