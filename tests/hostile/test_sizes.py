@@ -18,7 +18,7 @@ import torch
 from cosep.artifact.documents import decode
 from cosep.data.cifar import read_cifar
 from cosep.data.folders import read_folders
-from cosep.errors import ArtifactError, ConfigError, CosepError, DataError, ModelError, PlanError, RunError
+from cosep.errors import ArtifactError, ConfigError, DataError, ModelError, PlanError, RunError
 from cosep.report import evidence_from_bytes
 from cosep.reporting import read_run
 from cosep.runs import read_description
@@ -356,7 +356,3 @@ def test_links_in_circles_end(tmp_path):
             (folder / name).symlink_to(folder, target_is_directory=True)
     train, *_ = read_folders(tmp_path, workers=0)
     assert len(train) == 1
-
-
-def test_all_of_these_are_errors_of_ours():
-    assert all(issubclass(kind, CosepError) for kind in (ArtifactError, ConfigError, DataError, ModelError, RunError))
