@@ -124,6 +124,12 @@ def _differences(state: Mapping[str, Any], weights: Mapping[str, Tensor], plan: 
     for name, tensor in state.items():
         if name in weights and isinstance(tensor, Tensor) and not _could_become(tensor, weights[name], name, plan):
             found.append(f"{name} is {_shape(tensor)} in the model and {_shape(weights[name])} in the artifact")
+        elif (
+            name in weights
+            and isinstance(tensor, Tensor)
+            and tensor.is_floating_point() != weights[name].is_floating_point()
+        ):
+            found.append(f"{name} is {tensor.dtype} in the model and {weights[name].dtype} in the artifact")
     return found
 
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from cosep.artifact.documents import decode
 from cosep.data.cifar import read_cifar
@@ -22,6 +23,7 @@ from cosep.errors import ArtifactError, ConfigError, DataError, ModelError, Plan
 from cosep.report import evidence_from_bytes
 from cosep.reporting import read_run
 from cosep.runs import read_description
+from cosep.saving import load
 from cosep.surgery.plan import plan_from_document
 from cosep.toml import read_toml
 from cosep.weights import MOST_TENSORS
@@ -124,6 +126,15 @@ def test_tensors_that_are_no_plain_weights_are_refused_and_the_model_is_left(tmp
     with pytest.raises(ModelError, match=r"sparse, quantized|no floats|wrong shape"):
         load_checkpoint(model, tmp_path / "w.pt")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.bool, torch.int64])
+def test_an_artifact_with_weights_of_another_kind_is_refused(tmp_path, kind):
+    folder = make_run(tmp_path / "run")
+    state = small().state_dict()
+    put(folder, "model.safetensors", save({**state, "0.weight": state["0.weight"].to(kind)}))
+    with pytest.raises(ArtifactError, match=rf"0\.weight is torch\.float32 in the model and {kind} in the artifact"):
+        load(folder, small)
 
 
 @pytest.mark.parametrize(
