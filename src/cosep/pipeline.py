@@ -260,6 +260,7 @@ def _selected(job: Job, state: State, group: Group, *, record: bool) -> Selectio
                 classes=job.classes,
                 config=job.config.observe,
                 partial=True,
+                whole=not state.plans,  # what could be wrong behind a layer is found before anything is cut
             ),
             job.fabric,
         )

@@ -95,6 +95,28 @@ def test_the_activation_tap_observes_behind_norm_and_activation():
     assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("tap", ["output", "activation"])
+def test_a_pass_that_ends_behind_the_layers_gives_the_same_and_runs_the_rest_once(tap):
+    model, config, ran = network(), settings.ObserveConfig(tap=tap), []
+    model[6].register_forward_hook(lambda *_: ran.append("head"))
+    before = state_of(model)
+    whole = observe(model, batches(), ["0"], config=config)["0"]
+    assert len(ran) == 5
+    ran.clear()
+    ended = observe(model, batches(), ["0"], config=config, whole=False)["0"]
+    assert ran == ["head"]  # the first batch goes to the end
+    assert torch.equal(ended.mean, whole.mean)
+    assert torch.equal(ended.scatter, whole.scatter)
+    assert torch.equal(ended.count, whole.count)
+    assert state_of(model) == before
+
+
+def test_the_last_layer_can_be_observed_by_passes_that_end_behind_it():
+    whole, ended = (observe(network(), batches(), LAYERS, whole=w) for w in (True, False))
+    for name in LAYERS:
+        assert torch.equal(ended[name].scatter, whole[name].scatter)
+
+
 def test_training_flags_statistics_and_gradients_stay_as_found():
     model = network().train()
     model[1].eval()
@@ -300,11 +322,12 @@ def test_a_layer_that_never_ran_is_named(tap):
         observe(Unused(), batches(), ["used", "idle"], config=settings.ObserveConfig(tap=tap))
 
 
-def test_a_layer_that_ran_twice_is_named():
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_layer_that_ran_twice_is_named(whole):
     layer = nn.Linear(64, 64)
     model = nn.Sequential(nn.Flatten(), layer, nn.ReLU(), layer)
     with pytest.raises(CalibrationError, match="layer '3' ran twice"):
-        observe(model, batches(), ["3"])
+        observe(model, batches(), ["3"], whole=whole)
 
 
 def test_a_layer_that_folds_into_the_batch_is_named():

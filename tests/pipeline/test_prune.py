@@ -55,8 +55,12 @@ def test_the_result_can_be_saved_and_loaded_from_the_constructor(base, digits, q
     result = pruned(base, digits, quick())
     result.save(tmp_path / "small")
     again = cosep.load(tmp_path / "small", lambda: cosep.load_model("digits_cnn", classes=10))
+    found, wanted = again.state_dict(), result.model.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[k], wanted[k]) for k in wanted)
     inputs = next(iter(digits.test))[0]
-    assert torch.equal(again.eval()(inputs), result.model.eval()(inputs))
+    # Equal weights at other addresses may take another kernel, so that outputs differ in their last bits.
+    torch.testing.assert_close(again.eval()(inputs), result.model.eval()(inputs))
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_gives_others(base, digits, quick):

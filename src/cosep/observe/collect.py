@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from cosep.errors import CalibrationError
 from cosep.modes import device_of, evaluating
 from cosep.observe.checks import check_classes, check_declared, checked_labels, checked_layers, enumerated
 from cosep.observe.moments import RunningHistograms, RunningMoments
-from cosep.observe.taps import tapped
+from cosep.observe.taps import PassEnded, tapped
 from cosep.paths import one_path
 from cosep.records import ClassHistograms, ClassMoments
 
@@ -31,13 +32,16 @@ def observe(
     max_images: int | None = None,
     on_batch: Progress | None = None,
     partial: bool = False,
+    whole: bool = True,
 ) -> dict[str, ClassMoments]:
     """The moments of every layer, {layer: (classes, channels)}, from one pass over batches of (input, label).
 
     The model evaluates without gradients; its training flags are restored. Inputs go to `device`, by default the
     model's. `classes` defaults to the largest label plus one; `max_images` ends the pass early; `on_batch` hears the
     number of images so far. With `partial` the loader is one process's share of the data and a class may be scarce in
-    it: join the shares with `merge_all`, then call `check_moments`.
+    it: join the shares with `merge_all`, then call `check_moments`. With `whole=False` all batches but the first leave
+    the network behind the last of the layers, which saves the rest of the pass; that every batch takes the same way
+    through the network is not checked then.
     """
     config = config or ObserveConfig()
     check_declared(classes)
@@ -55,7 +59,7 @@ def observe(
         # All layers side by side: one accumulation a batch, however many layers there are.
         state.add(_side_by_side(pooled, state.device), labels, names, widths)
 
-    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch)
+    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch, whole)
     if state is None or images == 0:
         raise CalibrationError(
             "the calibration loader gave no images; at least 2 images of each of 2 classes are needed. Check that its "
@@ -98,7 +102,8 @@ def observe_histograms(
         _check_widths(names, widths, [part.shape[1] for part in pooled])
         state.add(_side_by_side(pooled, state.device), labels)
 
-    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch)
+    # The first pass was over the same data, so there is nothing left to check behind the layers.
+    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch, whole=False)
     if state is None or images == 0:
         raise CalibrationError(
             "the loader gave no images in the second pass; it must give the same data again. "
@@ -121,6 +126,7 @@ def _run(
     device: torch.device | str | None,
     max_images: int | None,
     on_batch: Progress | None,
+    whole: bool,
 ) -> int:
     """Call `add` with every batch's pooled activations, (batch, channels) each, and labels; return how many images."""
     if max_images is not None and max_images < 1:
@@ -133,7 +139,8 @@ def _run(
     place = torch.device(device) if device is not None else device_of(model)
     seen = 0
     # Not inference_mode: a model may keep a tensor that it makes on its first pass, and train with it later.
-    with evaluating(model), one_path(model) as check_path, tapped(model, names, tap) as latest:
+    way = one_path(model) if whole else nullcontext(lambda _: None)
+    with evaluating(model), way as check_path, tapped(model, names, tap) as latest:
         for number, batch in enumerate(loader):
             inputs, found = pair_of(batch, f"batch {number} of the calibration loader")
             labels = checked_labels(found, len(inputs), classes)
@@ -141,7 +148,10 @@ def _run(
                 inputs, labels = inputs[: max_images - seen], labels[: max_images - seen]
             if len(labels) == 0:
                 continue
-            model(inputs.to(place, non_blocking=True))
+            # The first batch goes to the end in any case: a layer that runs again behind the last one is found.
+            latest.ends_pass = not whole and seen > 0
+            with suppress(PassEnded):
+                model(inputs.to(place, non_blocking=True))
             check_path(f"batch {number}")
             # Not a generator: one that is left suspended by an error would leave its hooks on the model.
             add(_checked_taps(names, latest, len(labels)), labels)

@@ -31,10 +31,26 @@ _TRANSPARENT = frozenset(
 _Pool = Callable[[Tensor], Tensor]
 
 
+class PassEnded(Exception):
+    """Thrown out of a forward pass that has given all that was wanted of it."""
+
+
+class Caught(dict[str, Tensor]):
+    """What the taps caught in the latest pass: {layer: activation}. With `ends_pass` the last catch ends the pass."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.ends_pass = False
+
+    def catch(self, name: str, value: Tensor) -> None:
+        self[name] = value
+        if self.ends_pass and len(self) == self.wanted:
+            raise PassEnded
+
+
 @contextmanager
-def tapped(
-    model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pooled: bool = True
-) -> Iterator[dict[str, Tensor]]:
+def tapped(model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pooled: bool = True) -> Iterator[Caught]:
     """Yield a dict that every forward pass refills: {layer: pooled activation (batch, channels)}, or unpooled ones.
 
     Convolutions give the mean over space, linear layers the value, and linear layers on sequences the mean over tokens.
@@ -46,7 +62,7 @@ def tapped(
     """
     modules = checked_layers(model, layers)
     pools = {name: pool_of(module) if pooled else torch.clone for name, module in modules.items()}
-    latest: dict[str, Tensor] = {}
+    latest = Caught(len(modules))
     with ExitStack() as stack:
         # First of all root hooks to run, and last of all to be removed.
         _hook(stack, model.register_forward_pre_hook(lambda *_: latest.clear(), prepend=True))
@@ -83,15 +99,8 @@ def _mean(output: Tensor, dims: range) -> Tensor:
     return output.mean(tuple(dims), dtype=torch.float32 if output.dtype.itemsize < 4 else None)
 
 
-def _store(
-    latest: dict[str, Tensor],
-    name: str,
-    pool: _Pool,
-    _module: nn.Module,
-    _args: Any,
-    output: object,
-) -> None:
-    latest[name] = pool(_checked_output(name, output, name in latest))
+def _store(latest: Caught, name: str, pool: _Pool, _module: nn.Module, _args: Any, output: object) -> None:
+    latest.catch(name, pool(_checked_output(name, output, name in latest)))
 
 
 def _follow(follower: _Follower, name: str, pool: _Pool, _module: nn.Module, _args: Any, output: object) -> None:
@@ -120,7 +129,7 @@ def _checked_output(name: str, output: object, ran_before: bool) -> Tensor:
 class _Follower(TorchFunctionMode):
     """Follows layer outputs through the functions that use them, until an activation or another use settles them."""
 
-    def __init__(self, latest: dict[str, Tensor]) -> None:
+    def __init__(self, latest: Caught) -> None:
         super().__init__()
         self.latest = latest
         # By id, with the tensor itself so that the id is not given to another one meanwhile.
@@ -184,7 +193,7 @@ class _Follower(TorchFunctionMode):
     def _settle(self, key: int, value: Tensor) -> None:
         _, taps = self.open.pop(key)
         for name, pool in taps:
-            self.latest[name] = pool(value)
+            self.latest.catch(name, pool(value))
 
 
 def _hook(stack: ExitStack, handle: torch.utils.hooks.RemovableHandle) -> None:
