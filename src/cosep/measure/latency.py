@@ -102,6 +102,8 @@ def onnx_latency(
     used = torch.get_num_threads() if threads is None else threads
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = used
+    # A session's threads go on spinning for a while after its turn, on the cores that the next session is timed on.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors only: warnings about the machine's topology say nothing about the model
     array = example_input.detach().cpu().numpy()
     calls = {}
