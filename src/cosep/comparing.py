@@ -89,6 +89,10 @@ def methods() -> dict[str, Method]:
                 "select": {"representative": "salient"},
             },
         ),
+        "cosep-mass": Method(
+            "CoSeP behind the activation, large filters count more in the clustering",
+            {"observe": {"tap": "activation"}, "select": {"mass": 2.0}},
+        ),
         "medoid": Method("CoSeP's clusters, their medoids", {"select": {"representative": "medoid"}}),
         "random-in-cluster": Method("CoSeP's clusters, any channel of each", {"select": {"representative": "random"}}),
         "random": Method("channels at random, the paper's baseline", score=_by_chance),

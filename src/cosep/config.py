@@ -86,6 +86,9 @@ class SelectConfig:
     degree: int = setting(2, "of the polynomial fitted to the silhouette curve")
     weighted_fit: bool = setting(False, "let a k count as much in the fit as there are channels left to score at it")
     sensitivity: float = setting(1.0, "Kneedle's S: how clear a knee must be; 0 takes the furthest point whatever")
+    mass: float = setting(
+        0.0, "a channel counts in the clustering by the norm of its filter to this power; 0: all alike (the paper)"
+    )
     representative: Representative = setting("weighted", "the channel of a cluster that stays")
     seed: int = setting(0, "of the clustering's random starts and of random representatives; --seed sets it too")
 
@@ -95,6 +98,7 @@ class SelectConfig:
         check_between("select.seed", self.seed, 0, LARGEST_SEED)
         check_at_least("select.degree", self.degree, 1)
         check_at_least("select.sensitivity", self.sensitivity, 0)
+        check_at_least("select.mass", self.mass, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,6 +96,36 @@ def test_no_cluster_is_empty_where_channels_coincide():
     distances = np.zeros((6, 6))
     for k in range(1, 7):
         assert sorted(set(assign(distances, cluster_at(distances, k).medoids).tolist())) == list(range(k))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.integers(4, 9))
+def test_a_mass_of_m_is_m_channels_at_the_same_place(seed, channels):
+    distances = random_distances(channels, 3, seed)
+    mass = np.random.default_rng(seed).integers(1, 4, channels)
+    copies = np.repeat(np.arange(channels), mass)
+    for clustering in cluster_every_k(distances, mass=mass.astype(float)):
+        repeated = distances[np.ix_(copies, copies)]
+        # Medoids may be any copy: one of each channel is enough to choose from.
+        firsts = np.unique(copies, return_index=True)[1]
+        best = min(repeated[:, list(s)].min(axis=1).sum() for s in combinations(firsts, clustering.k))
+        assert best - 1e-9 <= clustering.loss <= 1.005 * best + 1e-9
+        alone = repeated[:, firsts[clustering.medoids]]
+        assert clustering.loss == pytest.approx(alone.min(axis=1).sum())
+        np.testing.assert_allclose(clustering.total, mass * distances[:, clustering.medoids].sum(axis=1), atol=1e-9)
+
+
+def test_equal_masses_change_nothing():
+    distances = random_distances(20, 3, seed=5)
+    plain, massive = cluster_every_k(distances), cluster_every_k(distances, mass=np.full(20, 0.5))
+    for one, other in zip(plain, massive, strict=True):
+        assert one.medoids.tolist() == other.medoids.tolist()
+
+
+def test_a_heavy_channel_is_a_medoid_and_light_ones_are_not():
+    distances = random_distances(12, 3, seed=6)
+    mass = np.where(np.arange(12) < 4, 1.0, 1e-6)
+    assert cluster_at(distances, 4, mass=mass).medoids.tolist() == [0, 1, 2, 3]
 
 
 def test_the_matrix_is_left_as_it_was():

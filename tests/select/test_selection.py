@@ -6,7 +6,7 @@ from cosep.config import SelectConfig
 from cosep.errors import CalibrationError, ConfigError
 from cosep.profile import separability_space
 from cosep.records import ClassMoments
-from cosep.select import fit_curve, representatives, select
+from cosep.select import fit_curve, representatives, select, with_width
 from tests import reference
 
 
@@ -135,7 +135,32 @@ def test_constant_and_duplicated_channels_are_no_error():
     assert all(np.isfinite(found.scores))
 
 
+def test_a_large_mass_keeps_the_largest_filters_and_none_changes_nothing(space, weights):
+    order = weights.argsort(descending=True).tolist()
+    plain = select(space, weights=weights)
+    assert select(space, weights=torch.ones(32), config=SelectConfig(mass=3)).medoids == plain.medoids
+    assert select(space, weights=torch.zeros(32), config=SelectConfig(mass=3)).medoids == plain.medoids
+    # At this power the largest filter outweighs all the rest, so that any other choice costs more.
+    heavy = with_width(plain, space, 8, weights=weights, config=SelectConfig(mass=500))
+    assert heavy.kept == tuple(sorted(order[:8]))
+
+
+def test_a_channels_own_silhouette_does_not_know_its_mass(space, weights):
+    found = select(space, weights=weights, config=SelectConfig(mass=2))
+    at_k = found.candidates.index(found.k)
+    distances = space.distances.numpy()
+    assert found.scores[at_k] == pytest.approx(
+        reference.mean_silhouette_of_gbafs(distances, found.medoids, found.clusters)
+    )
+    mass = ((weights / weights.max()) ** 2).numpy()
+    assert found.losses[at_k] == pytest.approx(float((mass * distances[:, list(found.medoids)].min(axis=1)).sum()))
+
+
 def test_bad_input_is_refused(space):
+    with pytest.raises(ConfigError, match=r"select.mass is 2, which needs the weights .* set it to 0"):
+        select(space, config=SelectConfig(mass=2, representative="medoid"))
+    with pytest.raises(ConfigError, match=r"select.mass needs norms; the weight of channel 5 is -1"):
+        select(space, weights=torch.ones(32).index_fill(0, torch.tensor(5), -1), config=SelectConfig(mass=2))
     with pytest.raises(ConfigError, match=r'no weights were given. Give weights .* or choose .*"medoid"'):
         select(space)
     with pytest.raises(ConfigError, match=r"weights has shape \(3,\); it must be \(32,\)"):

@@ -24,7 +24,7 @@ def compare_command(
         typer.Option(
             "--with",
             help="Methods, separated by commas: random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
-            "random-in-cluster, cosep-magnitude.",
+            "random-in-cluster, cosep-magnitude, cosep-mass.",
         ),
     ] = "random,l2,fpgm",
     seeds: Annotated[int, typer.Option(help="How many times each method runs, with seeds 0, 1, ...", min=1)] = 3,

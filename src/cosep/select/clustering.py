@@ -29,6 +29,7 @@ class Clustering:
     """A k-medoids solution and what a silhouette needs of it; all of it grows with the channels, not their square."""
 
     medoids: Indices  # (k,), ascending
+    # Distances, each multiplied by the channel's mass.
     near: Floats  # (channels,): to the own medoid, the nearest one
     second: Floats  # (channels,): to the nearest of the other medoids; infinite for k = 1
     total: Floats  # (channels,): to all medoids together
@@ -39,13 +40,16 @@ class Clustering:
 
     @property
     def loss(self) -> float:
-        """What k-medoids minimises: the sum of the distances to the own medoids."""
+        """What k-medoids minimises: the sum of the masses' distances to the own medoids."""
         return float(self.near.sum())
 
 
-def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0) -> Iterator[Clustering]:
+def cluster_every_k(
+    distances: Floats, last: int | None = None, *, seed: int = 0, mass: Floats | None = None
+) -> Iterator[Clustering]:
     """Yield the clusterings of k = 1, 2, ... `last` (channels - 1) from (channels, channels) symmetric distances.
 
+    With `mass` (channels,) a channel's distance counts so many times: what is light may be far from its medoid.
     Each k starts from the medoids of k - 1 and the channel whose addition lowers the loss most (PAM's BUILD step),
     and FasterPAM exchanges medoids until no exchange helps. Small layers and the first few k also try random starts,
     drawn by the seed, and the last few k a start from k + 1 medoids less the cheapest one. One thread does it all:
@@ -57,11 +61,11 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
     """
     import kmedoids
 
-    matrix = np.ascontiguousarray(distances, dtype=np.float64)
+    matrix, to = _costs(distances, mass)
     channels = len(matrix)
     last = channels - 1 if last is None else last
     order = np.array([matrix.sum(axis=0).argmin()])  # medoids, in the order of their clusters' numbers
-    near = matrix[order[0]].copy()
+    near = to[order[0]].copy()
     second = np.full(channels, np.inf)
     total = near.copy()
     owner = np.zeros(channels, dtype=np.int64)
@@ -76,7 +80,7 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
         free = gain.copy()
         free[order] = -np.inf
         added = free.argmax()
-        to_added = matrix[added]
+        to_added = to[added]
         closer = to_added < near
         closer[added] = True  # also where it coincides with an older medoid: no cluster is empty
         between = ~closer & (to_added < second)
@@ -95,7 +99,7 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
         if _can_improve(matrix, near, second, owner, gain, touched):
             found = kmedoids.fasterpam(matrix, order, n_cpu=1)
         if k == max(2, channels - _FROM_ABOVE):
-            above = _from_above(matrix)
+            above = _from_above(matrix, to)
         others = [above[k]] if k in above else []
         for start in range(max(_STARTS // channels, _FIRST_STARTS if k <= _FIRST_K else 0)):
             others.append(kmedoids.fasterpam(matrix, k, random_state=seed + start, n_cpu=1))
@@ -105,19 +109,19 @@ def cluster_every_k(distances: Floats, last: int | None = None, *, seed: int = 0
         if found is not None:
             order = np.asarray(found.medoids, dtype=np.int64)
             before = near
-            near, second, total, owner = _measured(matrix, order, np.asarray(found.labels, dtype=np.int64))
+            near, second, total, owner = _measured(to, order, np.asarray(found.labels, dtype=np.int64))
             moved = near != before
             gain += _savings(matrix[moved], near[moved]) - _savings(matrix[moved], before[moved])
         yield _frozen(order, near, second, total)
 
 
-def cluster_at(distances: Floats, k: int, *, seed: int = 0) -> Clustering:
+def cluster_at(distances: Floats, k: int, *, seed: int = 0, mass: Floats | None = None) -> Clustering:
     """The clustering that `cluster_every_k` finds for one k between 1 and the number of channels."""
     if k >= len(distances):
         everyone = np.arange(len(distances))
-        near, second, total, _ = _measured(np.asarray(distances, dtype=np.float64), everyone, everyone)
+        near, second, total, _ = _measured(_costs(distances, mass)[1], everyone, everyone)
         return _frozen(everyone, near, second, total)
-    *_, wanted = cluster_every_k(distances, k, seed=seed)
+    *_, wanted = cluster_every_k(distances, k, seed=seed, mass=mass)
     return wanted
 
 
@@ -131,14 +135,23 @@ def assign(distances: Floats, medoids: NDArray[np.integer]) -> Indices:
     return owner
 
 
-def _from_above(matrix: Floats) -> dict[int, Any]:
+def _costs(distances: Floats, mass: Floats | None) -> tuple[Floats, Floats]:
+    """What channel i costs at medoid j, [i, j], and transposed. kmedoids reads its matrix in the first way only."""
+    matrix = np.ascontiguousarray(distances, dtype=np.float64)
+    if mass is None:
+        return matrix, matrix
+    matrix = matrix * mass[:, None]
+    return matrix, np.ascontiguousarray(matrix.T)
+
+
+def _from_above(matrix: Floats, to: Floats) -> dict[int, Any]:
     """FasterPAM's results for the last k, each started from the medoids of k + 1 without the cheapest to lose."""
     import kmedoids
 
     medoids = owner = np.arange(len(matrix))
     results = {}
     for k in range(len(matrix) - 1, max(1, len(matrix) - _FROM_ABOVE - 1), -1):
-        near, second, _, owner = _measured(matrix, medoids, owner)
+        near, second, _, owner = _measured(to, medoids, owner)
         cost = np.bincount(owner, weights=second - near, minlength=k + 1)
         results[k] = kmedoids.fasterpam(matrix, np.delete(medoids, cost.argmin()), n_cpu=1)
         medoids, owner = (np.asarray(part, dtype=np.int64) for part in (results[k].medoids, results[k].labels))
@@ -167,10 +180,10 @@ def _can_improve(
     return bool(change.min() < -_ROUNDING * near.sum())
 
 
-def _measured(matrix: Floats, medoids: Indices, owner: Indices) -> tuple[Floats, Floats, Floats, Indices]:
-    """near, second, total and the clusters of a solution found elsewhere."""
-    everyone = np.arange(len(matrix))
-    to_medoids = matrix[medoids]  # (k, channels)
+def _measured(to: Floats, medoids: Indices, owner: Indices) -> tuple[Floats, Floats, Floats, Indices]:
+    """near, second, total and the clusters of a solution found elsewhere; `to` [j, i] is what i costs at medoid j."""
+    everyone = np.arange(len(to))
+    to_medoids = to[medoids]  # (k, channels)
     total = to_medoids.sum(axis=0)
     owner = owner.copy()
     owner[medoids] = np.arange(len(medoids))

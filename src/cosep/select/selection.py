@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosep.config import SelectConfig
-from cosep.errors import CalibrationError
+from cosep.errors import CalibrationError, ConfigError
 from cosep.records import Selection, Space
 from cosep.select.clustering import Floats, assign, cluster_every_k
 from cosep.select.knee import find_knee, fit_curve
-from cosep.select.representatives import ranking_of, representatives
+from cosep.select.representatives import checked_ranking, ranking_of, representatives
 from cosep.select.silhouette import mean_simplified_silhouette
 
 
@@ -28,14 +28,16 @@ def select(
 ) -> Selection:
     """Choose the channels to keep from a space, or from distances (channels, channels); the evidence comes with it.
 
-    `weights` (channels,) are what the representative "weighted" goes by; `scores` (channels,), if given, choose the
-    representatives whatever the setting is. A layer without a knee is kept whole, and the reason says why: no knee,
-    a flat curve, a knee at the edge, or too few channels (fewer than four, or fewer than the polynomial needs).
+    `weights` (channels,) are what the representative "weighted" and the setting "mass" go by; `scores` (channels,), if
+    given, choose the representatives whatever the setting is. A layer without a knee is kept whole, and the reason says
+    why: no knee, a flat curve, a knee at the edge, or too few channels (fewer than four, or fewer than the polynomial
+    needs).
     """
     config = config or SelectConfig()
     distances = as_distances(space)
     channels = len(distances)
     ranking_of(channels, weights=weights, scores=scores, config=config)  # refuse bad input before the work
+    mass = mass_of(channels, weights, config)
 
     if channels < 4:
         return _whole(channels, "too few channels")
@@ -44,7 +46,7 @@ def select(
         return _whole(channels, f"too few channels for a fit of degree {config.degree}")
 
     medoids, losses, curve = [], [], []
-    for clustering in islice(cluster_every_k(distances, seed=config.seed), 1, None):  # from k = 2 on
+    for clustering in islice(cluster_every_k(distances, seed=config.seed, mass=mass), 1, None):  # from k = 2 on
         medoids.append(clustering.medoids.astype(np.int32))
         losses.append(clustering.loss)
         curve.append(mean_simplified_silhouette(clustering, config.silhouette))
@@ -76,6 +78,22 @@ def represented(
     return replace(
         evidence, kept=tuple(sorted(chosen)), k=len(names), clusters=clusters, medoids=names, representatives=chosen
     )
+
+
+def mass_of(channels: int, weights: Tensor | None, config: SelectConfig) -> Floats | None:
+    """How much each channel counts in the clustering, (channels,); None where all count alike."""
+    if config.mass == 0:
+        return None
+    if weights is None:
+        raise ConfigError(
+            f"select.mass is {config.mass:g}, which needs the weights of the channels. Give `weights`, or set it to 0."
+        )
+    norms = checked_ranking("weights", weights, channels)
+    if norms.min() < 0:
+        raise ConfigError(f"select.mass needs norms; the weight of channel {norms.argmin()} is {norms.min():g}.")
+    # Powers of large or small norms would leave the range of numbers; where all are 0 none counts more than another.
+    largest = norms.max()
+    return (norms / largest) ** config.mass if largest > 0 else None
 
 
 def as_distances(space: Space | Tensor) -> Floats:

@@ -13,7 +13,7 @@ from cosep.errors import ConfigError
 from cosep.records import Selection, Space
 from cosep.select.clustering import cluster_at
 from cosep.select.representatives import checked_ranking
-from cosep.select.selection import as_distances, represented
+from cosep.select.selection import as_distances, mass_of, represented
 
 
 def with_width(
@@ -37,7 +37,8 @@ def with_width(
         raise ConfigError(f"the selection is of {channels} channels and the distances are of {len(distances)}.")
     note = f"width set to {width}, {len(selection.kept)} before ({selection.reason})"
     noted = replace(selection, reason="width given", notes=(*selection.notes, note))
-    medoids = cluster_at(distances, width, seed=config.seed).medoids
+    mass = mass_of(channels, weights, config)
+    medoids = cluster_at(distances, width, seed=config.seed, mass=mass).medoids
     return represented(noted, distances, medoids, weights=weights, scores=scores, config=config)
 
 
