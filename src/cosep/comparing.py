@@ -6,8 +6,8 @@ import json
 import math
 import statistics
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,22 +16,24 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.baselines import best_channels, chip, fpgm, hrank, importance, random_scores, with_gradients
-from cosep.batches import pair_of
-from cosep.config import PruneConfig, replace_settings
+from cosep.config import DeviceConfig, PruneConfig, replace_settings, settings
 from cosep.data import Data
 from cosep.errors import ConfigError, RunError
-from cosep.job import Batches, Callbacks, Choose
+from cosep.fabric import launched
+from cosep.job import Batches, Callbacks, Choose, first_images
 from cosep.measure import accuracy
 from cosep.modes import device_of, evaluating
 from cosep.observe.taps import tapped
 from cosep.pipeline import PruneResult, prune
 from cosep.records import Group, Layout, Selection
-from cosep.runs import write_atomically
-from cosep.surgery import output_columns
+from cosep.runs import weights_digest, write_atomically
+from cosep.surgery import copied, output_columns
 
 OURS = "cosep"
-# Calibration images behind the criteria that need some: as many as their papers found to be enough.
-IMAGES = {"taylor": 1024, "hrank": 512, "chip": 64}
+# Calibration images behind the criteria that need some. HRank: the 500 of its paper. CHIP: the five batches of 128 of
+# its authors' code. Taylor: our choice, as Torch-Pruning leaves it to the user.
+IMAGES = {"taylor": 1024, "hrank": 500, "chip": 640}
+TIED = "all channels have the same score: the first ones stay"
 
 # The network as it is, a group of it, the cuts so far, calibration data, a seed -> a number (width,) for each channel.
 Score = Callable[[nn.Module, Group, Layout, Batches, int], Tensor]
@@ -57,6 +59,8 @@ class Trial:
     parameters: float
     updates: int
     seconds: float
+    weights_sha256: str = ""  # of the network that was tested
+    remarks: tuple[str, ...] = ()  # what a reader of the table should know
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,15 @@ def compare(
     for name in chosen:
         if name not in known:
             raise ConfigError(f"there is no method {name!r}; there are {', '.join(known)}.")
+    if config.limits.max_drop < 100:
+        raise ConfigError(
+            "limits.max_drop (--max-drop) has no place in a comparison, where all methods have the same widths. Prune "
+            "with it first, and give that run's widths (--widths RUN)."
+        )
     out = Path(out)
     fixed = dict(widths or {})
-    stored = _stored_trials(out)
+    described = _description(model, config, about or {})
+    stored, widths_before = _stored_trials(out / "compare.json", described)
     trials: list[Trial] = []
     for seed in seeds:
         source = data(seed)
@@ -148,9 +158,19 @@ def compare(
                 callbacks=callbacks,
             )
             fixed = fixed or {plan.group: len(plan.kept) for plan in result.plan.groups}
-            trial = stored.get((name, seed)) or trial_of(name, seed, result, source.test)
+            if fixed != (widths_before or fixed):
+                raise RunError(
+                    f"{out / 'compare.json'} is a comparison at other widths than these. Take another folder for this "
+                    "one, or remove that one."
+                )
+            trial = stored.get((name, seed))
+            if trial is None or trial.weights_sha256 != weights_digest(result.model):
+                trial = trial_of(name, seed, result, source.test, device=config.device)
             trials.append(trial)
-            write_atomically(out / "compare.json", _document(trials, fixed))
+            stored[name, seed] = trial
+            entries = [asdict(each) for each in stored.values()]
+            document = {**described, "widths": fixed, "trials": entries}
+            write_atomically(out / "compare.json", (json.dumps(document, indent=1) + "\n").encode())
             if on_trial:
                 on_trial(trial)
     return trials
@@ -197,42 +217,86 @@ def chooser(name: str, score: Score, calibration: Batches, widths: Mapping[str, 
 
     def choose(model: nn.Module, group: Group, layout: Layout) -> Selection:
         scores = score(model, group, layout, calibration, seed)
-        return best_channels(scores, widths[group.name], blocks=group.blocks, reason=name)
+        found = best_channels(scores, widths[group.name], blocks=group.blocks, reason=name)
+        tied = len(found.kept) < group.width and bool((scores == scores[0]).all())
+        return replace(found, notes=(TIED,)) if tied else found
 
     return choose
 
 
-def trial_of(name: str, seed: int, result: PruneResult, test: Batches) -> Trial:
+def trial_of(name: str, seed: int, result: PruneResult, test: Batches, *, device: DeviceConfig | None = None) -> Trial:
     """The figures of one finished run, with the accuracy on the test data."""
     report = result.report
+    tied = [plan.group for plan in result.plan.groups if plan.selection and TIED in plan.selection.notes]
     recoveries = [entry["recovery"] for entry in report["groups"] if "recovery" in entry]
     recoveries += [report["recovery"]] if report["recovery"] else []
     return Trial(
         method=name,
         seed=seed,
-        accuracy=accuracy(result.model, test),
+        accuracy=accuracy(copied(result.model).to(launched(device or DeviceConfig()).device), test),
         macs=report["change"]["macs"],
         parameters=report["change"]["parameters"],
         updates=sum(entry["updates"] for entry in recoveries),
         seconds=round(sum(report["seconds"].values()), 1),
+        weights_sha256=weights_digest(result.model),
+        remarks=(f"{TIED} ({', '.join(tied)})",) if tied else (),
     )
 
 
-def _document(trials: Sequence[Trial], widths: Mapping[str, int]) -> bytes:
-    document = {"widths": dict(widths), "trials": [asdict(trial) for trial in trials]}
-    return (json.dumps(document, indent=1) + "\n").encode()
+def differing(trials: Iterable[Trial]) -> list[str]:
+    """What makes trials unequal: MACs or updates other than CoSeP's with the same seed, in words."""
+    found = list(trials)
+    ours = {trial.seed: trial for trial in found if trial.method == OURS}
+    lines = []
+    for trial in found:
+        own = ours.get(trial.seed, trial)
+        if (trial.macs, trial.updates) != (own.macs, own.updates):
+            lines.append(
+                f"{trial.method} with seed {trial.seed} has {100 * trial.macs:.1f} % of the MACs and {trial.updates} "
+                f"updates, CoSeP {100 * own.macs:.1f} % and {own.updates}: see the log of its run"
+            )
+    return lines
 
 
-def _stored_trials(out: Path) -> dict[tuple[str, int], Trial]:
-    """The trials that an earlier start has behind it."""
-    path = out / "compare.json"
+def _description(model: nn.Module, config: PruneConfig, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What all trials of a comparison have in common. Not where the data are: the file is made to be handed on."""
+    facts = {**about, "weights_sha256": weights_digest(model)}
+    if "data" in facts:
+        facts["data"] = str(facts["data"]).partition(":")[0]
+    shared = replace_settings(config, {"seed": 0, "select": {"seed": 0}})  # every trial has its own
+    return {"about": facts, "settings": settings(shared)}
+
+
+def _stored_trials(
+    path: Path, described: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[tuple[str, int], Trial], dict[str, int]]:
+    """The trials that an earlier start has behind it, and their widths; those of another comparison are refused."""
     if not path.exists():
-        return {}
+        return {}, {}
     try:
-        trials = [Trial(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))["trials"]]
-    except (ValueError, KeyError, TypeError) as error:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        trials = [Trial(**{**entry, "remarks": tuple(entry.get("remarks", ()))}) for entry in document["trials"]]
+        widths = {str(group): int(width) for group, width in document["widths"].items()}
+        before = {**_flat(document["about"]), **_flat(document["settings"])}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged ({error}). Remove it: the runs beside it are kept.") from error
-    return {(trial.method, trial.seed): trial for trial in trials}
+    now = {**_flat(described["about"]), **_flat(described["settings"])}
+    for name in {**before, **now}:
+        there, here = before.get(name), json.loads(json.dumps(now.get(name)))
+        if there != here:
+            raise RunError(
+                f"{path} is another comparison: {name} was {there!r} there and is {here!r} now. Take another folder "
+                "for this one."
+            )
+    return {(trial.method, trial.seed): trial for trial in trials}, widths
+
+
+def _flat(values: Mapping[str, Any], stage: str = "") -> dict[str, Any]:
+    """{"select": {"degree": 2}} -> {"select.degree": 2}."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{stage}{name}.") if isinstance(value, Mapping) else {f"{stage}{name}": value}
+    return found
 
 
 def standings(trials: Iterable[Trial]) -> list[Standing]:
@@ -297,20 +361,21 @@ def _by_batchnorm(model: nn.Module, group: Group, layout: Layout, _batches: Batc
     return importance("bn-scale", outputs)
 
 
-def _by_gradients(model: nn.Module, group: Group, layout: Layout, batches: Batches, _seed: int) -> Tensor:
+def _by_gradients(model: nn.Module, group: Group, layout: Layout, batches: Batches, seed: int) -> Tensor:
+    place = device_of(model)
     try:
-        with_gradients(model, _first_images(batches, IMAGES["taylor"], device_of(model)))
+        with_gradients(model, ((x.to(place), y) for x, y in first_images(batches, IMAGES["taylor"], seed)))
         return importance("taylor", _producers(model, group, layout))
     finally:
         model.zero_grad()
 
 
 def _by_maps(name: str, criterion: Callable[[Tensor], Tensor]) -> Score:
-    def score(model: nn.Module, group: Group, layout: Layout, batches: Batches, _seed: int) -> Tensor:
+    def score(model: nn.Module, group: Group, layout: Layout, batches: Batches, seed: int) -> Tensor:
         total, images = torch.zeros(group.width, dtype=torch.float64), 0
         with evaluating(model), tapped(model, group.producers, "activation", pooled=False) as maps:
-            for inputs, _ in _first_images(batches, IMAGES[name], device_of(model)):
-                model(inputs)
+            for inputs, _ in first_images(batches, IMAGES[name], seed):
+                model(inputs.to(device_of(model)))
                 images += len(inputs)
                 for producer in group.producers:
                     for columns in output_columns(group, producer, layout):
@@ -318,15 +383,3 @@ def _by_maps(name: str, criterion: Callable[[Tensor], Tensor]) -> Score:
         return total / images
 
     return score
-
-
-def _first_images(batches: Batches, images: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first so many images of the calibration data, in the same order every time."""
-    if hasattr(batches, "set_epoch"):
-        batches.set_epoch(0)
-    for number, batch in enumerate(batches):
-        inputs, labels = pair_of(batch, f"batch {number} of the calibration loader")
-        yield inputs[:images].to(device), labels[:images]
-        images -= len(labels)
-        if images <= 0:
-            return

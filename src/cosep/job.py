@@ -226,16 +226,22 @@ def _random_state(stored: Tensor) -> Tensor:
 
 
 def calibration_pass(job: Job, images: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first so many images of the calibration data (0: all), in the same order and form every time."""
-    torch.manual_seed(job.config.seed)
-    if hasattr(job.calibration, "set_epoch"):
-        job.calibration.set_epoch(0)
+    """The first so many images of the calibration data (0: all), on the device, in the same order every time."""
+    for inputs, labels in first_images(job.calibration, images, job.config.seed):
+        yield job.fabric.to_device(inputs), labels
+
+
+def first_images(batches: Batches, images: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first so many images and labels (0: all), in the same order every time, also of a shuffled loader."""
+    torch.manual_seed(seed)
+    if hasattr(batches, "set_epoch"):
+        batches.set_epoch(0)
     seen = 0
-    for number, batch in enumerate(job.calibration):
+    for number, batch in enumerate(batches):
         inputs, labels = pair_of(batch, f"batch {number} of the calibration loader")
         if images:
             inputs, labels = inputs[: images - seen], labels[: images - seen]
-        yield job.fabric.to_device(inputs), labels
+        yield inputs, labels
         seen += len(labels)
         if images and seen >= images:
             return

@@ -101,19 +101,27 @@ def test_hrank_is_the_mean_rank_of_a_channels_maps():
     assert hrank(maps).tolist() == [4.0, 0.5, 0.0]
 
 
-def test_chip_is_the_loss_of_nuclear_norm():
-    maps = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 5, 4, 4)))
-
-    def nuclear(rows):
-        return np.linalg.svd(rows, compute_uv=False).sum()
-
-    expected = np.zeros(5)
-    for image in maps.numpy().reshape(3, 5, 16):
-        for channel in range(5):
+@pytest.mark.parametrize(("channels", "side"), [(5, 4), (20, 3)])  # more positions than channels, and fewer
+@pytest.mark.parametrize("at_once", [1, 10**6])
+def test_chip_is_the_loss_of_nuclear_norm_from_either_gram_matrix_and_in_blocks(channels, side, at_once, monkeypatch):
+    monkeypatch.setattr("cosep.baselines.feature_maps.BLOCK_NUMBERS", at_once)
+    maps = torch.randn(2, channels, side, side, generator=torch.Generator().manual_seed(3)).double()
+    expected = np.zeros(channels)
+    for image in maps.flatten(2).numpy():
+        for channel in range(channels):
             without = image.copy()
             without[channel] = 0
-            expected[channel] += (nuclear(image) - nuclear(without)) / 3
-    np.testing.assert_allclose(chip(maps), expected, rtol=1e-6)
+            expected[channel] += (np.linalg.norm(image, "nuc") - np.linalg.norm(without, "nuc")) / len(maps)
+    np.testing.assert_allclose(chip(maps), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_what_torch_pruning_cannot_read_is_refused_in_words(conv):
+    with pytest.raises(ConfigError, match="taylor needs gradients, and a Conv2d of this group has none"):
+        importance("taylor", [(conv, EVERY)])
+    with pytest.raises(ConfigError, match="bn-scale looks at weights, and a BatchNorm2d of this group has none"):
+        importance("bn-scale", [(nn.BatchNorm2d(6, affine=False), EVERY)])
+    with pytest.raises(ConfigError, match="l2 cannot be read from a ConvTranspose2d in groups"):
+        importance("l2", [(nn.ConvTranspose2d(4, 6, 3, groups=2), EVERY)])
 
 
 def test_chip_gives_least_to_channels_that_repeat_each_other():

@@ -2,13 +2,16 @@
 
 import json
 import math
+import shutil
+from dataclasses import replace
 
 import pytest
 import scipy.stats
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import cosep
-from cosep.comparing import OURS, Trial, compare, methods, standings
+from cosep.comparing import OURS, TIED, Trial, chooser, compare, differing, methods, standings
 from cosep.data import load_data
 from cosep.errors import ConfigError, RunError
 from cosep.saving import read_documents
@@ -75,6 +78,66 @@ def test_a_comparison_goes_on_where_it_was(base, quick, tmp_path):
     both = compared(base, quick, tmp_path, ["random"], seeds=(0, 1), on_trial=seen.append)
     assert both[:2] == first  # seconds and all: they were not run again
     assert [(t.method, t.seed) for t in seen] == [("cosep", 0), ("random", 0), ("cosep", 1), ("random", 1)]
+
+
+def test_trials_of_other_methods_and_seeds_are_kept(base, quick, tmp_path):
+    compared(base, quick, tmp_path, ["random"], seeds=(0, 1))
+    asked = compared(base, quick, tmp_path, ["l1"])
+    assert [(t.method, t.seed) for t in asked] == [(OURS, 0), ("l1", 0)]
+    kept = json.loads((tmp_path / "compare.json").read_text())["trials"]
+    assert {(t["method"], t["seed"]) for t in kept} == {(m, s) for m in (OURS, "random") for s in (0, 1)} | {("l1", 0)}
+
+
+def test_a_run_that_was_made_again_is_tested_again(base, quick, tmp_path):
+    compared(base, quick, tmp_path, [])
+    path = tmp_path / "compare.json"
+    document = json.loads(path.read_text())
+    true = document["trials"][0]["accuracy"]
+    document["trials"][0] |= {"accuracy": 0.123, "weights_sha256": "of another network"}
+    path.write_text(json.dumps(document))
+    assert compared(base, quick, tmp_path, [])[0].accuracy == true
+
+
+def test_another_comparison_in_the_same_folder_is_refused(base, quick, tmp_path):
+    compared(base, quick, tmp_path, [], about={"batch_size": 128, "data": "digits"})
+    with pytest.raises(RunError, match="is another comparison: batch_size was 128 there and is 64 now"):
+        compared(base, quick, tmp_path, [], about={"batch_size": 64, "data": "digits"})
+    for run in tmp_path.glob("cosep-*"):
+        shutil.rmtree(run)
+    widths = json.loads((tmp_path / "compare.json").read_text())["widths"]
+    with pytest.raises(RunError, match="at other widths"):
+        compared(
+            base, quick, tmp_path, [], about={"batch_size": 128, "data": "digits"}, widths=dict.fromkeys(widths, 4)
+        )
+
+
+def test_a_limit_that_needs_held_out_data_is_refused(base, tmp_path):
+    config = cosep.replace_settings(cosep.preset(), {"limits": {"max_drop": 1.0}})
+    with pytest.raises(ConfigError, match=r"max_drop \(--max-drop\) has no place in a comparison"):
+        compare(base, lambda seed: load_data("digits"), [], seeds=[0], out=tmp_path, config=config)
+
+
+def test_scores_that_are_all_equal_are_told(base, digits):
+    group = next(g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior")
+    widths = {group.name: 3}
+    for scores, notes in ((torch.ones(group.width), (TIED,)), (torch.arange(group.width), ())):
+        choose = chooser("hrank", lambda *_, scores=scores: scores, digits.calibration, widths, 0)
+        assert choose(base, group, {}).notes == notes
+
+
+def test_the_criteria_see_the_same_images_of_a_shuffled_loader(base, digits):
+    group = next(g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior")
+    images, labels = (torch.cat(parts) for parts in zip(*digits.calibration, strict=True))
+    shuffled = DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True)
+    for name in ("taylor", "hrank"):
+        first, second = (methods()[name].score(base, group, {}, shuffled, 7) for _ in range(2))
+        assert torch.equal(first, second)
+
+
+def test_unequal_trials_are_told():
+    fine, odd = trial("l1", 0, 0.8), replace(trial("l2", 0, 0.8), macs=0.6)
+    found = differing([trial(OURS, 0, 0.9), fine, odd])
+    assert found == ["l2 with seed 0 has 60.0 % of the MACs and 0 updates, CoSeP 50.0 % and 0: see the log of its run"]
 
 
 def test_a_damaged_list_of_trials_is_named(base, quick, tmp_path):

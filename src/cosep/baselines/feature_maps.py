@@ -7,6 +7,8 @@ from torch import Tensor
 
 from cosep.errors import ConfigError
 
+BLOCK_NUMBERS = 8_000_000  # of float64 that CHIP works on at once: 64 MB
+
 
 def hrank(maps: Tensor) -> Tensor:
     """The mean rank of each channel's map: (images, channels, height, width) -> (channels,); Lin et al. 2020."""
@@ -17,20 +19,30 @@ def chip(maps: Tensor) -> Tensor:
     """How much nuclear norm an image's feature maps lose without each channel: (images, channels, height, width) ->
     (channels,), the mean over images; a channel that the others can replace loses little (Sui et al. 2021)."""
     rows = _checked("chip", maps).flatten(2)  # (images, channels, positions)
-    channels = rows.shape[1]
-    # Singular values are those of the Gram matrix, squared; without a channel, its row and column are zero.
-    total = torch.zeros(channels, dtype=torch.float64)
-    for image in rows:
-        gram = image @ image.T
-        mask = 1.0 - torch.eye(channels, dtype=gram.dtype, device=gram.device)
-        without = gram * mask.unsqueeze(1) * mask.unsqueeze(2)
-        norms = _nuclear(torch.cat([gram.unsqueeze(0), without]))
-        total += (norms[0] - norms[1:]).cpu()
-    return total / len(rows)
+    return torch.stack([_nuclear_norm_lost(image) for image in rows]).mean(0).cpu()
+
+
+def _nuclear_norm_lost(rows: Tensor) -> Tensor:
+    """What the nuclear norm of a matrix (channels, positions) loses without each of its rows: (channels,)."""
+    channels, positions = rows.shape
+    # Singular values are the roots of the eigenvalues of either Gram matrix; the smaller one is taken.
+    by_position = positions < channels
+    gram = rows.T @ rows if by_position else rows @ rows.T
+    whole = _nuclear(gram)
+    lost = []
+    for some in torch.arange(channels, device=rows.device).split(max(1, BLOCK_NUMBERS // len(gram) ** 2)):
+        if by_position:
+            without = gram - rows[some].unsqueeze(2) * rows[some].unsqueeze(1)
+        else:
+            without = gram.repeat(len(some), 1, 1)
+            each = torch.arange(len(some), device=rows.device)
+            without[each, some, :] = without[each, :, some] = 0
+        lost.append(whole - _nuclear(without))
+    return torch.cat(lost)
 
 
 def _nuclear(grams: Tensor) -> Tensor:
-    """The nuclear norms (n,) of matrices, from their Gram matrices (n, rows, rows)."""
+    """The nuclear norms (...) of matrices, from their Gram matrices (..., rows, rows)."""
     return torch.linalg.eigvalsh(grams).clamp(min=0).sqrt().sum(-1)
 
 

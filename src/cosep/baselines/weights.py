@@ -38,8 +38,9 @@ def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
     """Torch-Pruning's importance of a group's channels, (width,), from the filters that make them.
 
     l1, l2: the norm of the filter (Li et al. 2017). bn-scale: |gamma| of BatchNorm (Liu et al. 2017), for which the
-    outputs are BatchNorms. taylor: sum of |weight x gradient| (Molchanov et al. 2019); gradients must be there.
-    Torch-Pruning would add what consumers and norms weigh; the published criteria look at the filters alone.
+    outputs are BatchNorms. taylor: sum of |weight x gradient|, Torch-Pruning's form of what Molchanov et al. (2019)
+    square and average over batches; gradients must be there. Torch-Pruning would add what consumers and norms weigh;
+    the published criteria look at the filters alone.
     """
     try:
         import torch_pruning as tp
@@ -54,6 +55,7 @@ def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
         raise ConfigError(f"{criterion} finds no layer to look at in this group. Compare with another criterion.")
     items = []
     for module, columns in outputs:
+        _refuse_unreadable(criterion, module)
         if isinstance(module, _BatchNorm):
             handler = tp.prune_batchnorm_out_channels
         elif isinstance(module, nn.Linear):
@@ -71,6 +73,19 @@ def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
     }
     found = criteria[criterion](items)
     return torch.as_tensor(found).detach().double().cpu()
+
+
+def _refuse_unreadable(criterion: Criterion, module: nn.Module) -> None:
+    """Refuse in words what Torch-Pruning would read wrongly or fail at."""
+    kind, weight = type(module).__name__, getattr(module, "weight", None)
+    if weight is None:
+        raise ConfigError(f"{criterion} looks at weights, and a {kind} of this group has none. Leave {criterion} out.")
+    if criterion == "taylor" and weight.grad is None:
+        raise ConfigError(
+            f"taylor needs gradients, and a {kind} of this group has none: is it frozen? Leave taylor out."
+        )
+    if isinstance(module, _ConvTransposeNd) and module.groups > 1:
+        raise ConfigError(f"{criterion} cannot be read from a {kind} in groups. Leave {criterion} out.")
 
 
 def fpgm(outputs: Outputs) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +36,7 @@ def compare_command(
         Path | None, typer.Option(help="A run whose widths all methods get, instead of what CoSeP finds first.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Of the recovery.", min=1)] = 128,
+    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     holdout: Annotated[float, typer.Option(help="The share of the training set that nobody trains on.")] = 0.1,
     json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the table.")] = False,
@@ -51,14 +53,15 @@ def compare_command(
 
       cosep compare resnet20 --weights r20.pt --data cifar10:~/data --schedule none --seeds 10 --out untrained/
     """
-    from cosep.comparing import compare, standings
+    from cosep.comparing import compare, differing, standings
     from cosep.data import load_data
     from cosep.measure import accuracy
     from cosep.saving import read_documents
     from cosep.zoo import load_model
 
     settings = configured(preset, config, changes, model=model, data=data)
-    first = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size)
+    load = partial(load_data, data, holdout=holdout, batch_size=batch_size, image_size=image_size)
+    first = load(seed=settings.seed)
     classes = len(first.class_names) or None
     net = load_model(model, weights=weights, classes=classes)
     given = {plan.group: len(plan.kept) for plan in read_documents(widths)[0].groups} if widths else None
@@ -66,17 +69,27 @@ def compare_command(
     with shown(quiet=quiet, run=out) as callbacks:
         trials = compare(
             net,
-            lambda seed: load_data(data, holdout=holdout, seed=seed, batch_size=batch_size),
+            lambda seed: load(seed=seed),
             [name.strip() for name in rivals.split(",") if name.strip()],
             seeds=range(settings.seed, settings.seed + seeds),
             out=out,
             config=settings,
             widths=given,
-            about={"model": model, "data": data, "classes": classes or 0, "input": list(first.input_shape)},
+            about={
+                "model": model,
+                "data": data,
+                "classes": classes or 0,
+                "input": list(first.input_shape),
+                "batch_size": batch_size,
+                "holdout": holdout,
+            },
             callbacks=callbacks,
             on_trial=lambda trial: say(f"{trial.method} with seed {trial.seed}: {percent(trial.accuracy)}"),
         )
     console.print(comparison_table(standings(trials)))
+    remarks = [f"{trial.method} with seed {trial.seed}: {remark}" for trial in trials for remark in trial.remarks]
+    for line in (*remarks, *differing(trials)):
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"unpruned {percent(accuracy(net, first.test))}; MACs left {percent(trials[0].macs)}; "
         f"{trials[0].updates} updates; "
