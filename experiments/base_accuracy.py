@@ -1,42 +1,33 @@
-"""Test accuracy of a zoo network on CIFAR-10 (ResNet-20 91.73 %, ResNet-56 93.39 % with the public weights).
+"""Test accuracy of an unpruned network, beside the paper's.
 
-python experiments/base_accuracy.py --data DIR --weights DIR_OR_FILE --model resnet56
+    python experiments/base_accuracy.py --model resnet56 --weights FILE --data cifar10:DIR --out FILE
+
+With the public weights: ResNet-20 91.73 %, ResNet-56 93.39 % on CIFAR-10.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
-import torch
-
-from cosep.data import load_data
-from cosep.errors import CosepError
-from cosep.zoo import load_model
+import cells as kept_cells
+from common import accuracy_of, arguments, loaded, run
+from paper import headline, key
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="the folder of CIFAR-10's files, or its parent")
-    parser.add_argument(
-        "--weights", required=True, type=Path, help="a checkpoint, or a folder with MODEL_cifar10.safetensors"
+    args = arguments(__doc__, model="resnet56", out="a JSON file", quick="few test images").parse_args()
+    data, model, about = loaded(args, "base accuracy")
+    cells = kept_cells.read(args.out, about)
+    if not cells:
+        cells = {"accuracy": accuracy_of(model, data)}
+        kept_cells.write(args.out, about, cells)
+    reported = headline(args.model, args.data)
+    row = (
+        key(args.model, args.data),
+        str(about["test_images"] or "–"),
+        f"{100 * cells['accuracy']:.2f} %",
+        f"{reported['base']:.2f} %" if reported else "–",
     )
-    parser.add_argument("--model", default="resnet56")
-    given = parser.parse_args()
-    weights = given.weights / f"{given.model}_cifar10.safetensors" if given.weights.is_dir() else given.weights
-    try:
-        model = load_model(given.model, weights=weights).eval()
-        data = load_data(f"cifar10:{given.data}")
-    except CosepError as error:
-        sys.exit(f"error: {error}")
-    correct = images = 0
-    with torch.inference_mode():
-        for inputs, labels in data.test:
-            correct += int((model(inputs).argmax(1) == labels).sum())
-            images += len(labels)
-    print(f"{given.model}: {100 * correct / images:.2f} % of {images} test images")
+    print(kept_cells.markdown(("network", "test images", "accuracy", "the paper's"), [row]))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cosep.errors import ConfigError
+
 Cells = dict[str, Any]
 
 
@@ -15,10 +17,25 @@ def read(path: Path, about: dict[str, Any]) -> Cells:
     """The cells that a file holds already, none if there is no file; one that is about something else is refused."""
     if not path.exists():
         return {}
-    held = json.loads(path.read_text(encoding="utf-8"))
-    if held["about"] != json.loads(json.dumps(about)):
-        raise SystemExit(f"{path} is about {held['about']}, this is about {about}. Choose another --out.")
-    return held["cells"]
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        held, cells = document["about"], document["cells"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is no results file of an experiment. Choose another --out.") from error
+    here = json.loads(json.dumps(about))
+    differences = [
+        f"{name} is {_short(held.get(name))} there and {_short(here.get(name))} here"
+        for name in {**held, **here}
+        if held.get(name) != here.get(name)
+    ]
+    if differences:
+        raise ConfigError(f"{path} holds other results: {'; '.join(differences)}. Choose another --out.")
+    return cells
+
+
+def _short(value: Any) -> str:
+    text = "not given" if value is None else str(value)
+    return text if len(text) <= 60 else text[:60] + "…"
 
 
 def write(path: Path, about: dict[str, Any], cells: Cells) -> None:

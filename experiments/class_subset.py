@@ -17,11 +17,13 @@ from pathlib import Path
 
 import cells as kept_cells
 import torch
-from paper import figures, headline, key
+from common import arguments, called, loaded, parts_of, run
+from paper import figures, headline
 
 import cosep
 from cosep.config import paper_recovery
-from cosep.data import load_data
+from cosep.data import Data
+from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
 from cosep.records import ClassMoments, Group
 from cosep.report.agreement import spearman
@@ -32,25 +34,22 @@ COUNTS = (2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="resnet50")
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--counts", default=",".join(map(str, COUNTS)), help="M; those above the classes are left out")
+    parser = arguments(__doc__, model="resnet50", out="a JSON file", quick="10 images a class, the first four groups")
+    parser.add_argument("--counts", type=numbers, default=COUNTS, help="M; those above the classes are left out")
     parser.add_argument("--images", type=int, help="by default 5,000, or 20 a class if that is more")
     parser.add_argument("--runs", type=Path, help="prune with each M in a folder of its own here")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="10 images a class, the first four groups: does it run?")
     args = parser.parse_args()
-    data = load_data(args.data)
+    # ImageNet: the paper uses batches of 256.
+    data, model, about = loaded(args, "class subset", batch_size=256 if args.data.startswith("imagefolder") else 128)
     classes = len(data.class_names)
+    if not classes:
+        raise ConfigError(f"{args.data} does not name its classes, so they cannot be counted. Add `class_names` to it.")
     images = 10 * classes if args.quick else args.images or max(5000, 20 * classes)
-    about = {"experiment": "class subset", "network": key(args.model, args.data), "images": images, "quick": args.quick}
+    about["images"] = images
     cells = kept_cells.read(args.out, about)
-    counts = sorted({count for count in map(int, args.counts.split(",")) if count < classes} | {classes})
+    counts = sorted({count for count in args.counts if count < classes} | {classes})
     missing = [count for count in counts if str(count) not in cells]
     if missing:
-        model = cosep.load_model(args.model, weights=args.weights, classes=classes)
         groups = groups_in_scope(cosep.find_groups(model, torch.randn(1, *data.input_shape)))
         groups = groups[:4] if args.quick else groups
         producers = [name for group in groups for name in group.producers]
@@ -63,9 +62,14 @@ def main() -> None:
     if args.runs:
         for count in counts:
             if "accuracy" not in cells[str(count)]:
-                cells[str(count)] |= pruned(args, count)
+                cells[str(count)] |= pruned(args, model, data, count)
                 kept_cells.write(args.out, about, cells)
     print(table(cells, args))
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers with commas between them."""
+    return [int(part) for part in text.split(",")]
 
 
 def chosen(
@@ -73,8 +77,7 @@ def chosen(
 ) -> tuple[cosep.Selection, cosep.Space, float]:
     """The selection of a group from so many classes, its space, and the seconds of both."""
     began = time.perf_counter()
-    parts = [moments[name] for name in group.producers]
-    space = cosep.separability_space(parts, cosep.ProfileConfig(max_classes=count))
+    space = cosep.separability_space(parts_of(group, moments), cosep.ProfileConfig(max_classes=count))
     selection = cosep.select(space, weights=channel_norms(model, group, {}))
     return selection, space, time.perf_counter() - began
 
@@ -112,20 +115,19 @@ def compared(
     }
 
 
-def pruned(args: argparse.Namespace, count: int) -> dict:
+def pruned(args: argparse.Namespace, model: torch.nn.Module, data: Data, count: int) -> dict:
     """Accuracy and MACs of a whole run with the paper's preset and this M; it goes on where it was stopped."""
-    data = load_data(args.data, batch_size=256 if args.data.startswith("imagefolder") else 128)
     changes = {"profile": {"max_classes": count}, "recover": paper_recovery(args.model, args.data)}
     if args.quick:
         changes["recover"]["epochs"] = 0.01
     result = cosep.prune(
-        cosep.load_model(args.model, weights=args.weights, classes=len(data.class_names)),
+        model,
         data.calibration,
         data.test,
         config=cosep.replace_settings(cosep.preset("paper"), changes),
         train=data.train,
         holdout=data.holdout,
-        run=args.runs / f"{args.model}-{count}",
+        run=args.runs / f"{called(args.model).replace(':', '-')}-{count}",
     )
     return {"accuracy": result.report["after"]["accuracy"], "macs": result.report["change"]["macs"]}
 
@@ -155,4 +157,4 @@ def table(cells: dict[str, dict], args: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,99 +1,87 @@
 """Accuracy without training after half of the interior channels went: cut only, compensated, BatchNorm re-estimated.
 
-    python experiments/compensation.py --data DIR --weights DIR --model resnet20 [--out results.json]
+    python experiments/compensation.py --model resnet20 --weights FILE --data cifar10:DIR --out FILE
 
 Channels are chosen once, on the uncut network, by `weighted` (k-medoids on Jeffries-Matusita profiles with k half of
 the width, the largest filter norm of each cluster), so that every row cuts the same ones. Calibration images are
-training images as they are; the test images are only counted.
+training images as they are; the test images are only counted. The paper compensates nothing and has no such figures.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from pathlib import Path
 from typing import Any
 
-import torch
+import cells as kept_cells
+from common import accuracy_of, arguments, first_images, loaded, parts_of, run
 from torch import Tensor, nn
 
 from cosep.config import SurgeryConfig
-from cosep.data import load_data
 from cosep.groups import find_groups, groups_in_scope
-from cosep.measure import accuracy
 from cosep.observe import observe
 from cosep.profile import separability_space
 from cosep.records import Compensation, Group, Layout, Selection
 from cosep.select import with_width
 from cosep.surgery import channel_norms, compensate, cut_group, reestimate_batchnorm
 from cosep.surgery.sweep import PrefixCache
-from cosep.zoo import load_model
 
 Batches = list[tuple[Tensor, Tensor]]
+UNCUT, CUT, COMPENSATED = "uncut", "cut only", "compensated"
+NORM_EACH = "compensated, BatchNorm re-estimated after every cut"
+AFTERWARDS = {CUT: "cut, BatchNorm re-estimated", COMPENSATED: "compensated, BatchNorm re-estimated"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, type=Path, help="the folder of CIFAR-10's files")
-    parser.add_argument("--weights", required=True, type=Path, help="the folder with MODEL_cifar10.safetensors")
-    parser.add_argument("--model", default="resnet20")
+    parser = arguments(__doc__, model="resnet20", out="a JSON file", quick="few images")
     parser.add_argument("--images", type=int, default=3000, help="for compensation and BatchNorm; observing uses 5,000")
     parser.add_argument("--seed", type=int, default=0, help="chooses the calibration images")
     parser.add_argument("--norm-each", action="store_true", help="also re-estimate BatchNorm after every cut")
-    parser.add_argument("--out", type=Path, help="a JSON file for the results")
     args = parser.parse_args()
+    data, model, about = loaded(args, "compensation", seed=args.seed)
+    about["images"] = images = 200 if args.quick else args.images
+    cells: dict[str, Any] = kept_cells.read(args.out, about)
+    rows = [UNCUT, *(row for pair in AFTERWARDS.items() for row in pair), *([NORM_EACH] if args.norm_each else [])]
 
-    model = load_model(args.model, weights=args.weights / f"{args.model}_cifar10.safetensors").eval()
-    data = load_data(f"cifar10:{args.data}", seed=args.seed)
-    observed = some_batches(data.calibration, 5000)
-    calibration = some_batches(observed, args.images)
-    groups = groups_in_scope(find_groups(model, observed[0][0][:2]))
-    kept = half_of(model, groups, observed)
+    def note(name: str, network: nn.Module, **more: Any) -> None:
+        cells[name] = {"accuracy": accuracy_of(network, data), "parameters": size(network), **more}
+        kept_cells.write(args.out, about, cells)
+        print(f"{name}: {100 * cells[name]['accuracy']:.2f} %", flush=True)
 
-    results: dict[str, Any] = {"model": args.model, "images": args.images, "seed": args.seed, "groups": len(groups)}
-    rows: dict[str, float] = {"uncut": accuracy(model, data.test)}
-    print(f"{args.model}: uncut {100 * rows['uncut']:.2f} %", flush=True)
-
-    def note(name: str, pruned: nn.Module) -> None:
-        rows[name] = accuracy(pruned, data.test)
-        print(f"{args.model}: {name} {100 * rows[name]:.2f} %", flush=True)
-
-    pruned, _, _ = prune(model, groups, kept, None)
-    note("cut only", pruned)
-    reestimate_batchnorm(pruned, calibration)
-    note("cut, BatchNorm re-estimated", pruned)
-    begin = time.perf_counter()
-    pruned, records, layout = prune(model, groups, kept, calibration)
-    results["seconds"] = time.perf_counter() - begin
-    note("compensated", pruned)
-    reestimate_batchnorm(pruned, calibration)
-    note("compensated, BatchNorm re-estimated", pruned)
-    if args.norm_each:
-        pruned, _, _ = prune(model, groups, kept, calibration, norm_each=True)
-        note("compensated, BatchNorm re-estimated after every cut", pruned)
-
-    results["accuracy"] = rows
-    results["parameters"] = [sum(p.numel() for p in m.parameters()) for m in (model, pruned)]
-    results["consumers"] = [vars(record) for record in records]
-    errors = torch.tensor([(r.error_before, r.error_after) for r in records]).mean(0).tolist()
-    print(f"{args.model}: mean relative error {errors[0]:.3f} cut only, {errors[1]:.3f} compensated; ", end="")
-    print(f"{sum(r.applied for r in records)} of {len(records)} consumers re-solved, {len(layout)} sides cut")
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(results, indent=1) + "\n")
-        print(args.out)
+    if any(row not in cells for row in rows):
+        observed = first_images(data.calibration, 500 if args.quick else 5000)
+        calibration = first_images(observed, images)
+        groups = groups_in_scope(find_groups(model.eval(), observed[0][0][:2]))
+        kept = half_of(model, groups, observed)
+        if UNCUT not in cells:
+            note(UNCUT, model)
+        for row, afterwards in AFTERWARDS.items():
+            if row in cells and afterwards in cells:
+                continue
+            begin = time.perf_counter()
+            pruned, records = prune(model, groups, kept, calibration if row == COMPENSATED else None)
+            seconds = time.perf_counter() - begin
+            note(row, pruned, seconds=seconds, consumers=[vars(record) for record in records])
+            reestimate_batchnorm(pruned, calibration)
+            note(afterwards, pruned)
+        if args.norm_each and NORM_EACH not in cells:
+            note(NORM_EACH, prune(model, groups, kept, calibration, norm_each=True)[0])
+    print(table(cells))
 
 
-def some_batches(source: Any, images: int) -> Batches:
-    """The first so many images: batches of (input, label)."""
-    found: Batches = []
-    for inputs, labels in source:
-        left = images - sum(len(y) for _, y in found)
-        if left <= 0:
-            break
-        found.append((inputs[:left], labels[:left]))
-    return found
+def size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def table(cells: dict[str, Any]) -> str:
+    """A row a network, and the errors of the layers that were solved again."""
+    lines = [(row, f"{100 * cell['accuracy']:.2f} %", f"{cell['parameters']:,}") for row, cell in cells.items()]
+    consumers = cells[COMPENSATED]["consumers"]
+    before, after = (sum(c[f"error_{when}"] for c in consumers) / len(consumers) for when in ("before", "after"))
+    return (
+        kept_cells.markdown(("", "test accuracy", "parameters"), lines)
+        + f"\n\nMean relative error of a layer behind a cut: {before:.3f} cut only, {after:.3f} compensated; "
+        + f"{sum(c['applied'] for c in consumers)} of {len(consumers)} solved again."
+    )
 
 
 def half_of(model: nn.Module, groups: tuple[Group, ...], batches: Batches) -> dict[str, tuple[int, ...]]:
@@ -101,7 +89,7 @@ def half_of(model: nn.Module, groups: tuple[Group, ...], batches: Batches) -> di
     moments = observe(model, batches, [name for group in groups for name in group.producers])
     kept = {}
     for group in groups:
-        space = separability_space([moments[name] for name in group.producers])
+        space = separability_space(parts_of(group, moments))
         whole = Selection(group.width, tuple(range(group.width)), "whole")
         half = with_width(whole, space, group.width // 2, weights=channel_norms(model, group, {}))
         kept[group.name] = half.kept
@@ -115,7 +103,7 @@ def prune(
     calibration: Batches | None,
     *,
     norm_each: bool = False,
-) -> tuple[nn.Module, list[Compensation], Layout]:
+) -> tuple[nn.Module, list[Compensation]]:
     """Cut every group, in order of execution, with compensation if there is calibration data."""
     layout: Layout = {}
     records: list[Compensation] = []
@@ -128,8 +116,8 @@ def prune(
         model, layout = cut_group(model, group, kept[group.name], layout)
         if norm_each and calibration is not None:
             reestimate_batchnorm(model, calibration)
-    return model, records, layout
+    return model, records
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,17 +10,16 @@ the same k, the Gaussian knee or half of a layer without one. Coarser histograms
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import cells as kept_cells
 import torch
+from common import arguments, loaded, parts_of, run
 from paper import figures, key
 
 import cosep
-from cosep.data import load_data
+from cosep.data import Data
 from cosep.groups import groups_in_scope
 from cosep.records import ClassHistograms, Space
 from cosep.report.agreement import spearman
@@ -32,30 +31,23 @@ THIRDS = ("early", "middle", "late")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="resnet56")
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--data", required=True)
+    parser = arguments(__doc__, model="resnet56", out="a JSON file", quick="300 images")
     parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="300 images: does it run?")
     args = parser.parse_args()
     images = 300 if args.quick else args.images
-    paper = key(args.model, args.data)
-    about = {"experiment": "Gaussian against histogram", "network": paper, "images": images}
+    data, model, about = loaded(args, "Gaussian against histogram")
+    about["images"] = images
     cells = kept_cells.read(args.out, about)
     if not cells:  # two passes over the images are all the work: there is nothing between them to go on from
-        cells = {"layers": layers(args, images)}
+        cells = {"layers": layers(model, data, images)}
         kept_cells.write(args.out, about, cells)
-    print(table(cells["layers"], paper))
+    print(table(cells["layers"], key(args.model, args.data)))
 
 
-def layers(args: argparse.Namespace, images: int) -> list[dict]:
+def layers(model: torch.nn.Module, data: Data, images: int) -> list[dict]:
     """Both readings of every layer: the scores of its channels, and what is kept."""
-    data = load_data(args.data)
-    model = cosep.load_model(args.model, weights=args.weights, classes=len(data.class_names))
     groups = groups_in_scope(cosep.find_groups(model, torch.randn(1, *data.input_shape)))
-    names = [group.name for group in groups]
+    names = [name for group in groups for name in group.producers]
     config = cosep.ObserveConfig(bins=BINS[0])
     moments = cosep.observe(model, data.calibration, names, config=config, max_images=images)
     counted = cosep.observe_histograms(model, data.calibration, names, moments, config=config, max_images=images)
@@ -63,7 +55,8 @@ def layers(args: argparse.Namespace, images: int) -> list[dict]:
     for position, group in enumerate(groups):
         began = time.perf_counter()
         weights = channel_norms(model, group, {})
-        gaussian = cosep.separability_space(moments[group.name])
+        parts, binned = parts_of(group, moments), parts_of(group, counted)
+        gaussian = cosep.separability_space(parts)
         chosen = cosep.select(gaussian, weights=weights)
         k = chosen.k or group.width // 2
         row = {
@@ -76,9 +69,9 @@ def layers(args: argparse.Namespace, images: int) -> list[dict]:
         same_k = with_width(chosen, gaussian, k, weights=weights).kept
         for bins in BINS:
             space = cosep.separability_space(
-                moments[group.name],
+                parts,
                 cosep.ProfileConfig(metric="jm-histogram"),
-                histograms=coarser(counted[group.name], bins),
+                histograms=[coarser(part, bins) for part in binned],
             )
             own = cosep.select(space, weights=weights)
             row[str(bins)] = {
@@ -127,6 +120,8 @@ def table(rows: list[dict], paper: str) -> str:
     lines = []
     for part in ("all", *THIRDS):
         mine = [row for row in rows if part in ("all", row["third"])]
+        if not mine:  # a network of one or two layers
+            continue
         for bins in map(str, BINS if part == "all" else BINS[:1]):
             pooled = spearman([s for r in mine for s in r["gaussian"]], [s for r in mine for s in r[bins]["scores"]])
             own = [r[bins]["jaccard_own_k"] for r in mine if r[bins]["jaccard_own_k"] is not None]
@@ -148,4 +143,4 @@ def table(rows: list[dict], paper: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

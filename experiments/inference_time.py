@@ -2,10 +2,11 @@
 
     python experiments/inference_time.py --out inference-time.json [--plan resnet56=RUN ...] [--threads 2]
 
-Every model is timed whole, at CoSeP's widths, and at those rounded up to multiples of 8. The widths are those of a run
-folder (--plan), or 45 % of each group: half of a power of two is a multiple of 8 already, whereas CoSeP's own widths
+Each network is timed whole, at CoSeP's widths, and at those rounded up to multiples of 8. The widths are those of a
+run (--plan), or 45 % of each group: half of a power of two is a multiple of 8 already, whereas CoSeP's own widths
 are not, so "just under half" shows what rounding is worth. Weights are random, which times do not depend on. All three
-take turns, and a change is the median of the ratios within a round. The paper's times are of GPUs.
+take turns, and a change is the median of the ratios within a round. The paper's times are of GPUs; --models can name
+each of its eight rows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from pathlib import Path
 
 import cells as kept_cells
 import torch
+from common import run
 from paper import figures
 from torch import nn
 
 import cosep
 from cosep.artifact.export import export_onnx
+from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
 from cosep.measure import latency, macs
 from cosep.measure.latency import Latency, onnx_latency
@@ -33,21 +36,26 @@ from cosep.saving import read_documents
 from cosep.surgery import cut_group
 from cosep.zoo import input_shape
 
-# How the paper calls each, its classes, and a batch that two cores need about a second for.
+# Each row of the paper's table: the model, how the paper calls it, classes, a batch that two cores need a second for.
 MODELS = {
-    "resnet56": ("CIFAR-10/ResNet-56", 10, 32),
-    "vgg16": ("CIFAR-10/VGG-16", 10, 32),
-    "mobilenetv2": ("CIFAR-10/MobileNet-V2", 10, 32),
-    "densenet40": ("CIFAR-100/DenseNet-40", 100, 32),
-    "resnet50": ("ImageNet-1K/ResNet-50", 1000, 8),
+    "resnet56": ("resnet56", "CIFAR-10/ResNet-56", 10, 32),
+    "vgg16": ("vgg16", "CIFAR-10/VGG-16", 10, 32),
+    "mobilenetv2": ("mobilenetv2", "CIFAR-10/MobileNet-V2", 10, 32),
+    "vgg16-cifar100": ("vgg16", "CIFAR-100/VGG-16", 100, 32),
+    "vgg19-cifar100": ("vgg19", "CIFAR-100/VGG-19", 100, 32),
+    "densenet40": ("densenet40", "CIFAR-100/DenseNet-40", 100, 32),
+    "resnet50": ("resnet50", "ImageNet-1K/ResNet-50", 1000, 8),
+    "mobilenetv2_imagenet": ("mobilenetv2_imagenet", "ImageNet-1K/MobileNet-V2", 1000, 8),
 }
+# One of each kind: the others differ from them in depth, classes or pixels.
+USUAL = ("resnet56", "vgg16", "mobilenetv2", "densenet40", "resnet50")
 SHARE, MULTIPLE = 0.45, 8
 Timer = Callable[..., dict[str, Latency]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(USUAL), help=f"of {', '.join(MODELS)}")
     parser.add_argument("--plan", action="append", default=[], metavar="MODEL=RUN", help="take the widths of a run")
     parser.add_argument("--batch", type=int, help="of every model; by default 32, and 8 of 224 pixels")
     parser.add_argument("--threads", type=int, default=2)
@@ -55,19 +63,31 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="three rounds each: does it run?")
     args = parser.parse_args()
+    names = [name.strip() for name in args.models.split(",")]
+    plans = {name: Path(folder) for name, _, folder in (text.partition("=") for text in args.plan)}
+    for name in (*names, *plans):
+        if name not in MODELS:
+            raise ConfigError(f"there is no model {name!r} here; there are {', '.join(MODELS)}.")
     torch.set_num_threads(args.threads)
-    plans = dict(text.split("=", 1) for text in args.plan)
-    about = {"experiment": "inference time", "threads": args.threads, "machine": machine(), "plans": plans}
+    widths = {name: {plan.group: len(plan.kept) for plan in read_documents(plans[name])[0].groups} for name in plans}
+    about = {
+        "experiment": "inference time",
+        "threads": args.threads,
+        "seconds": args.seconds,
+        "quick": args.quick,
+        "machine": machine(),
+        "widths": widths,
+    }
     cells = kept_cells.read(args.out, about)
-    for name in args.models.split(","):
-        _, classes, batch = MODELS[name]
+    for name in names:
+        model, _, classes, batch = MODELS[name]
         sizes = (1, args.batch or batch)
         runtimes = ("torch", "onnxruntime")
         wanted = [f"{name}/{runtime}/{size}" for runtime in runtimes for size in sizes]
         if all(cell in cells for cell in wanted):
             continue
-        networks = three_networks(name, classes, Path(plans[name]) if name in plans else None)
-        example = torch.randn(max(sizes), *input_shape(name))
+        networks = three_networks(model, classes, widths.get(name))
+        example = torch.randn(max(sizes), *input_shape(model))
         cost = {which: macs(network, example[:1]) for which, network in networks.items()}
         with tempfile.TemporaryDirectory() as folder:
             files = {which: Path(folder) / f"{which}.onnx" for which in networks}
@@ -86,14 +106,12 @@ def main() -> None:
     print(table(cells))
 
 
-def three_networks(name: str, classes: int, run: Path | None) -> dict[str, nn.Module]:
+def three_networks(name: str, classes: int, widths: dict[str, int] | None) -> dict[str, nn.Module]:
     """The whole network, it at the widths of a run or just under half, and at those rounded up."""
     torch.manual_seed(0)
     model = cosep.load_model(name, classes=classes).eval()
     groups = groups_in_scope(cosep.find_groups(model, torch.randn(1, *input_shape(name))))
-    widths = {group.name: max(1, round(SHARE * group.width)) for group in groups}
-    if run is not None:
-        widths = {plan.group: len(plan.kept) for plan in read_documents(run)[0].groups}
+    widths = widths or {group.name: max(1, round(SHARE * group.width)) for group in groups}
     rounded = {group: -(-width // MULTIPLE) * MULTIPLE for group, width in widths.items()}
     return {"full": model, "pruned": narrowed(model, groups, widths), "rounded": narrowed(model, groups, rounded)}
 
@@ -128,9 +146,10 @@ def change(found: Mapping[str, float], which: str = "speedup") -> float:
 
 def row(name: str, runtime: str, size: int, cell: Mapping[str, dict]) -> list[str]:
     """One row of the table."""
-    reported = figures("inference_ms", MODELS[name][0], "single" if size == 1 else "batch") if name in MODELS else None
+    paper = MODELS[name][1]
+    reported = figures("inference_ms", paper, "single" if size == 1 else "batch")
     full = cell["full"]
-    columns = [MODELS[name][0], runtime, str(size), f"{full['median_ms']:.2f}"]
+    columns = [paper, runtime, str(size), f"{full['median_ms']:.2f}"]
     for which in ("pruned", "rounded"):
         found = cell[which]
         spread = f"{change(found, 'speedup_p90'):.0f} to {change(found, 'speedup_p10'):.0f}"
@@ -149,4 +168,4 @@ def table(cells: Mapping[str, dict]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -3,7 +3,8 @@
     cosep prune resnet56 --weights FILE --data cifar10:DIR --out run/
     python experiments/overhead.py run/ [more runs] --out overhead.json
 
-The times are those that the run recorded of itself. The paper has minutes of "profile and cluster" and of fine-tuning.
+The times are those that the run recorded of itself. They are read anew each time, and the file holds the runs that were
+named last. The paper has minutes of "profile and cluster" and of fine-tuning.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 from pathlib import Path
 
 import cells as kept_cells
+from common import called, kind, run, short_names
 from paper import figures, key
 
 from cosep.runs import read_description
@@ -30,19 +32,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the first run only: does it run?")
     args = parser.parse_args()
     about = {"experiment": "overhead"}
-    cells = kept_cells.read(args.out, about)
-    for run in args.runs[:1] if args.quick else args.runs:
-        named = read_description(run).get("about", {})
-        cells.setdefault(
-            run.name,
-            {
-                "model": named.get("model", args.model),
-                "data": named.get("data", args.data).partition(":")[0],
-                "seconds": read_documents(run)[1]["seconds"],
-            },
-        )
-        kept_cells.write(args.out, about, cells)
+    kept_cells.read(args.out, about)  # refuses a file of another experiment
+    runs = short_names(args.runs[:1] if args.quick else args.runs)
+    cells = {name: times(folder, args.model, args.data) for name, folder in runs.items()}
+    kept_cells.write(args.out, about, cells)
     print(table(cells))
+
+
+def times(folder: Path, model: str, data: str) -> dict:
+    """The seconds of each stage of a run."""
+    named = read_description(folder).get("about", {})
+    return {
+        "model": called(named.get("model", model)),
+        "data": kind(named.get("data", data)),
+        "seconds": read_documents(folder)[1]["seconds"],
+    }
 
 
 def table(cells: dict[str, dict]) -> str:
@@ -72,4 +76,4 @@ def table(cells: dict[str, dict]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -4,7 +4,8 @@
     python experiments/retention.py run/ [more runs] --out retention.json
 
 The paper shows it for VGG-16, VGG-19 and DenseNet-40, in pictures only, and says that retention generally decreases
-with depth: a negative rank correlation with the position of the layer. Its shares of FLOPs stand beside ours.
+with depth: a negative rank correlation with the position of the layer. Its shares of FLOPs stand beside ours. Runs are
+read anew each time, and the file holds those that were named last.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import cells as kept_cells
+from common import called, kind, run, short_names
 from paper import figures, headline
 
 from cosep.report.agreement import spearman
@@ -31,23 +33,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the first run only: does it run?")
     args = parser.parse_args()
     about = {"experiment": "retention"}
-    cells = kept_cells.read(args.out, about)
-    for run in args.runs[:1] if args.quick else args.runs:
-        cells.setdefault(run.name, retention(run, args.model, args.data))
-        kept_cells.write(args.out, about, cells)
+    kept_cells.read(args.out, about)  # refuses a file of another experiment
+    runs = short_names(args.runs[:1] if args.quick else args.runs)
+    cells = {name: retention(folder, args.model, args.data) for name, folder in runs.items()}
+    kept_cells.write(args.out, about, cells)
     if args.layers:
         for name, cell in cells.items():
             print(f"{name}: " + ", ".join(f"{r['layer']} {r['kept']}/{r['width']}" for r in cell["layers"]))
     print(table(cells))
 
 
-def retention(run: Path, model: str, data: str) -> dict:
+def retention(folder: Path, model: str, data: str) -> dict:
     """What a run kept of each layer, in order of execution, and of the network's MACs."""
-    plan, report = read_documents(run)
-    named = read_description(run).get("about", {})
+    plan, report = read_documents(folder)
+    named = read_description(folder).get("about", {})
     return {
-        "model": named.get("model", model),
-        "data": named.get("data", data).partition(":")[0],
+        "model": called(named.get("model", model)),
+        "data": kind(named.get("data", data)),
         "macs": report["change"]["macs"],
         "layers": [
             {"layer": group.group, "width": group.width, "kept": len(group.kept), "reason": group.reason}
@@ -83,4 +85,4 @@ def table(cells: dict[str, dict]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

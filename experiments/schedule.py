@@ -3,13 +3,14 @@
     python experiments/schedule.py --model resnet20 --weights FILE --data cifar10:DIR --out schedule/
 
 Both with the published recovery (plain cross-entropy at a constant rate) and with ours (compensation, distillation, a
-cosine). All rows have the widths that the first one chose.
+cosine). All rows have the widths of the run that was finished first.
 """
 
 from __future__ import annotations
 
 import cells as kept_cells
 import paper
+from common import run
 from trials import Bench, parser, shown
 
 ROWS = {
@@ -29,18 +30,18 @@ PUBLISHED = {
 def main() -> None:
     args = parser(__doc__).parse_args()
     bench = Bench(args, "schedule")
-    widths: dict[str, int] = {}
     for seed in bench.seeds:
         for row, (preset, schedule, method) in ROWS.items():
             changes = {"recover": {"schedule": schedule}}
-            cell = bench.trial(row, seed, preset=preset, changes=changes, widths=widths, method=method)
-            widths = widths or cell["widths"]
+            bench.trial(row, seed, preset=preset, changes=changes, widths=bench.first_widths(), method=method)
     print(table(bench))
 
 
 def table(bench: Bench) -> str:
     """A row a schedule."""
-    reported = paper.figures("recovery_schedule", paper.MODELS.get(bench.args.model, "")) or {}
+    dataset, _, network = paper.key(bench.args.model, bench.args.data).partition("/")
+    # The paper has them for CIFAR-10 alone.
+    reported = (paper.figures("recovery_schedule", network) if dataset == "CIFAR-10" else None) or {}
     rows = [
         (row, bench.over_seeds(row, "updates", 1.0), bench.over_seeds(row), shown(reported.get(PUBLISHED.get(row, ""))))
         for row in ROWS
@@ -49,4 +50,4 @@ def table(bench: Bench) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

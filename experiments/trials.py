@@ -7,31 +7,28 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import cells as kept_cells
+from common import accuracy_of, arguments, data_of, loaded
 
 import cosep
 from cosep.comparing import run_method, trial_of
 from cosep.config import paper_recovery
-from cosep.data import load_data
-from cosep.measure import accuracy
+from cosep.errors import ConfigError
 
 Changes = Mapping[str, Mapping[str, Any]]
+QUICK = {"observe": {"images": 200}, "surgery": {"images": 100}, "recover": {"epochs": 0.02}}
 
 
 def parser(doc: str | None, *, model: str = "resnet56", seeds: int = 1) -> argparse.ArgumentParser:
     """The arguments that every such experiment takes."""
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--model", default=model, help="a model as `cosep prune` names it")
-    made.add_argument("--weights", type=Path, help="its trained weights")
-    made.add_argument("--data", required=True, help="cifar10:DIR, cifar100:DIR or imagefolder:DIR")
-    made.add_argument("--out", type=Path, required=True, help="a folder for the runs and the results; goes on there")
+    made = arguments(
+        doc, model=model, out="a folder for the runs and the results", quick="few images and updates, one seed"
+    )
     made.add_argument("--seeds", type=int, default=seeds)
     made.add_argument("--set", action="append", default=[], metavar="STAGE.SETTING=JSON", help="for every trial")
     made.add_argument("--batch-size", type=int, default=128)
-    made.add_argument("--quick", action="store_true", help="few images and updates, one seed: does it run?")
     return made
 
 
@@ -41,23 +38,20 @@ class Bench:
     def __init__(self, args: argparse.Namespace, experiment: str) -> None:
         self.args = args
         self.seeds = range(1 if args.quick else args.seeds)
-        self.about = {
-            "experiment": experiment,
-            "model": args.model,
-            "data": args.data.partition(":")[0],
-            "set": sorted(args.set),
-            "quick": args.quick,
-        }
+        self.common = _merged(QUICK if args.quick else {}, _settings(args.set))
+        config = cosep.replace_settings(cosep.preset(), self.common)  # refuses a wrong --set before anything is run
+        data, self.model, self.about = loaded(args, experiment, batch_size=args.batch_size)
+        self.about |= {"set": sorted(args.set)}
+        if "preset" in args:
+            self.about |= {"preset": args.preset}
         self.file = args.out / f"{experiment}.json"
         self.cells = kept_cells.read(self.file, self.about)
-        self.common = _settings(args.set)
-        if args.quick:
-            quick = {"observe": {"images": 200}, "surgery": {"images": 100}, "recover": {"epochs": 0.02}}
-            self.common = _merged(quick, self.common)
-        source = load_data(args.data, batch_size=args.batch_size)
-        self.model = cosep.load_model(args.model, weights=args.weights, classes=len(source.class_names) or None)
         if "base" not in self.cells:
-            self._keep("base", {"accuracy": accuracy(self.model, source.test)})
+            self._keep("base", {"accuracy": accuracy_of(self.model, data, config.device)})
+
+    def first_widths(self) -> dict[str, int]:
+        """The widths of the trial that was finished first, whichever row it is of; none if there is no trial yet."""
+        return next((cell["widths"] for cell in self.cells.values() if "widths" in cell), {})
 
     def trial(
         self,
@@ -77,7 +71,7 @@ class Bench:
                 config = cosep.replace_settings(
                     config, {"recover": paper_recovery(self.args.model, self.args.data.partition(":")[0])}
                 )
-            source = load_data(self.args.data, seed=seed, batch_size=self.args.batch_size)
+            source = data_of(self.args, seed=seed, batch_size=self.args.batch_size)
             result = run_method(
                 method,
                 self.model,
@@ -93,7 +87,6 @@ class Bench:
             entry["knees"] = sum(
                 plan.selection is not None and plan.selection.k is not None for plan in result.plan.groups
             )
-            entry["speedup"] = result.report["change"]["speedup"]
             self._keep(name, entry)
             print(f"{name}: {100 * entry['accuracy']:.2f} %, MACs {100 * entry['macs']:.1f} %", flush=True)
         return self.cells[name]
@@ -125,7 +118,11 @@ def _settings(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
     for text in texts:
         path, _, value = text.partition("=")
         stage, _, key = path.partition(".")
-        changes.setdefault(stage, {})[key] = json.loads(value)
+        try:
+            changes.setdefault(stage, {})[key] = json.loads(value)
+        except ValueError as error:
+            example = "recover.schedule='\"none\"'"
+            raise ConfigError(f"--set needs JSON: quote strings, as in {example}; found {text}.") from error
     return changes
 
 

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,26 @@ import cosep
 from cosep.data import load_data
 
 FOLDER = Path(__file__).parents[2] / "experiments"
+FACTORIES = """
+from torch import nn
+from cosep.data import load_data
+
+class Two(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.one, self.other = nn.Conv2d(1, 8, 3), nn.Conv2d(1, 8, 3)
+        self.last, self.head = nn.Conv2d(8, 8, 3), nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.head(self.last(self.one(x) * self.other(x).sigmoid()).relu().mean((2, 3)))
+
+def network(classes=10):
+    return Two(classes)
+
+def four_digits():
+    batches = [(x[y < 4], y[y < 4]) for x, y in load_data("digits").calibration]
+    return {"train": batches, "test": batches, "class_names": "0123"}
+"""
 
 
 @pytest.fixture
@@ -95,11 +116,44 @@ def test_gaussian_against_histogram_on_the_digits(script, weights, tmp_path):
     assert columns_of(script("gaussian_histogram", *words)) == rows
 
 
-def test_a_results_file_of_another_experiment_is_refused(script, weights, tmp_path):
+def test_a_results_file_of_another_experiment_is_refused(script, weights, tmp_path, capsys):
     (tmp_path / "g.json").write_text('{"about": {"experiment": "another"}, "cells": {}}')
     words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", tmp_path / "g.json", "--quick"]
-    with pytest.raises(SystemExit, match=r"is about .*another.* Choose another --out"):
+    with pytest.raises(SystemExit):
         script("gaussian_histogram", *words)
+    said = capsys.readouterr().err
+    assert "experiment is another there and Gaussian against histogram here" in said
+    assert "Choose another --out" in said
+
+
+def test_channels_are_observed_in_all_layers_that_make_them_and_no_folder_is_written_down(script, tmp_path):
+    (tmp_path / "mine.py").write_text(FACTORIES)
+    network, four = f"{tmp_path}/mine.py:network", f"{tmp_path}/mine.py:four_digits"
+    torch.manual_seed(0)
+    model = cosep.load_model(network, classes=4)
+    save_model(model, str(tmp_path / "two.safetensors"))
+    words = ["--model", network, "--weights", tmp_path / "two.safetensors", "--data", four, "--quick"]
+    script("gaussian_histogram", *words, "--out", tmp_path / "g.json")
+    script("knees", *words, "--out", tmp_path / "k.json")  # four classes: the zoo's ten would not fit
+    moments = cosep.observe(model, load_data(four).calibration, ["one", "other"], max_images=300)
+    both = cosep.separability_space([moments["one"], moments["other"]]).separability
+    found = {row["layer"]: row["gaussian"] for row in json.loads((tmp_path / "g.json").read_text())["cells"]["layers"]}
+    assert found["one"] == pytest.approx(both.tolist(), abs=1e-5)
+    for file in ("g.json", "k.json"):
+        assert str(tmp_path) not in (tmp_path / file).read_text()
+
+
+@pytest.mark.parametrize("name", ["base_accuracy", "compensation", "knees"])
+def test_scripts_on_the_digits_are_not_run_twice(script, weights, tmp_path, name):
+    out = tmp_path / "found.json"
+    words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", out, "--quick"]
+    rows = columns_of(script(name, *words))
+    before = out.read_bytes()
+    assert len(rows) == {"base_accuracy": 1, "compensation": 5, "knees": 10}[name]
+    again = script(name, *words)
+    assert again.startswith("| ")  # nothing but the table
+    assert columns_of(again) == rows
+    assert out.read_bytes() == before
 
 
 def test_all_classes_are_the_full_selection_and_counts_that_are_there_are_not_run_again(script, weights, tmp_path):
@@ -128,6 +182,21 @@ def test_the_shares_of_the_stages_add_up(script, run, tmp_path):
     assert sum(shares[1:]) == pytest.approx(100, abs=0.5)
 
 
+@pytest.mark.parametrize("name", ["overhead", "retention"])
+def test_runs_of_the_same_name_stay_apart_and_are_read_anew(script, run, tmp_path, name):
+    for parent in "ab":
+        shutil.copytree(run, tmp_path / parent / "digits-0")
+    words = [tmp_path / "a" / "digits-0", tmp_path / "b" / "digits-0", "--out", tmp_path / "o.json"]
+    rows = columns_of(script(name, *words))
+    assert [row[0] for row in rows] == ["a/digits-0", "b/digits-0"]
+    document = (tmp_path / "o.json").read_text()
+    assert str(tmp_path) not in document
+    stale = json.loads(document)
+    stale["cells"]["a/digits-0"] = {}
+    (tmp_path / "o.json").write_text(json.dumps(stale))
+    assert columns_of(script(name, *words)) == rows
+
+
 def test_the_paper_stands_beside_a_run_that_is_told_to_be_one_of_its_networks(script, run, tmp_path):
     told = ["--model", "resnet56", "--data", "cifar10"]
     assert (
@@ -151,3 +220,19 @@ def test_inference_time_of_a_network_whole_pruned_and_rounded(script, tmp_path, 
     before = out.read_bytes()
     assert columns_of(script("inference_time", *words)) == rows
     assert out.read_bytes() == before
+    with pytest.raises(SystemExit):  # a few quick rounds must not pass for a result
+        script("inference_time", *[word for word in words if word != "--quick"])
+    assert out.read_bytes() == before
+
+
+def test_inference_time_knows_all_of_the_papers_rows_and_prints_what_was_measured(script, capsys, tmp_path):
+    found = runpy.run_path(str(FOLDER / "inference_time.py"))
+    reported = json.loads((FOLDER / "paper.json").read_text())["inference_ms"]
+    assert {paper for _, paper, *_ in found["MODELS"].values()} == reported.keys() - {"about"}
+    cells = json.loads((FOLDER / "results" / "inference-time.json").read_text())["cells"]
+    rows = columns_of(found["table"](cells))
+    assert len(rows) == len(cells)
+    assert [row[0] for row in rows[:5]] == ["CIFAR-10/ResNet-56"] * 4 + ["CIFAR-10/VGG-16"]
+    with pytest.raises(SystemExit):
+        script("inference_time", "--models", "vgg11", "--out", tmp_path / "t.json")
+    assert "there is no model 'vgg11' here; there are resnet56, vgg16" in capsys.readouterr().err

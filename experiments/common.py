@@ -1,0 +1,120 @@
+"""What all the scripts have in common: arguments, data and model, what results are about, mistakes told in one line."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+import cosep
+from cosep.config import DeviceConfig
+from cosep.data import Data, load_data
+from cosep.errors import CosepError
+from cosep.fabric import launched
+from cosep.measure import accuracy
+from cosep.outside import is_file_factory
+from cosep.records import ClassHistograms, ClassMoments, Group
+from cosep.runs import weights_digest
+from cosep.surgery import output_columns
+
+QUICK_IMAGES = 300  # of the test data, with --quick
+
+Observed = TypeVar("Observed", ClassMoments, ClassHistograms)
+
+
+def arguments(doc: str | None, *, model: str, out: str, quick: str) -> argparse.ArgumentParser:
+    """The arguments of every script that needs a trained network."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--model", default=model, help="a model as `cosep prune` names it")
+    made.add_argument("--weights", type=Path, required=True, help="its trained weights")
+    made.add_argument("--data", required=True, help="cifar10:DIR, cifar100:DIR or imagefolder:DIR")
+    made.add_argument("--out", type=Path, required=True, help=f"{out}; goes on there")
+    made.add_argument("--quick", action="store_true", help=f"{quick}: does it run?")
+    return made
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a script; what its user got wrong becomes one line and exit code 2."""
+    try:
+        main()
+    except (CosepError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def data_of(args: argparse.Namespace, **settings: Any) -> Data:
+    """The data that was asked for; with --quick only the first few test images."""
+    data = load_data(args.data, **settings)
+    return replace(data, test=first_images(data.test, QUICK_IMAGES)) if args.quick else data
+
+
+def loaded(args: argparse.Namespace, experiment: str, **settings: Any) -> tuple[Data, nn.Module, dict[str, Any]]:
+    """The data, the model, and what results of them are about, so that no others are ever mixed with them."""
+    data = data_of(args, **settings)
+    model = cosep.load_model(args.model, weights=args.weights, classes=len(data.class_names) or None)
+    about = {
+        "experiment": experiment,
+        "model": called(args.model),
+        "weights": weights_digest(model)[:16],
+        "data": kind(args.data),
+        "training_images": counted(data.train),
+        "test_images": counted(data.test),
+        "quick": args.quick,
+        **settings,
+    }
+    return data, model, about
+
+
+def called(spec: str) -> str:
+    """A model by its name; a factory in a file without the folder of the file, which is nobody's business."""
+    return Path(spec).name if is_file_factory(spec) else spec
+
+
+def kind(data: str) -> str:
+    """The kind of data, without its folder: "cifar10"."""
+    return called(data) if is_file_factory(data) else data.partition(":")[0]
+
+
+def counted(batches: Iterable[Any]) -> int | None:
+    """The number of images, where it is known without reading them."""
+    if isinstance(batches, list):
+        return sum(len(labels) for _, labels in batches)
+    labels = getattr(batches, "labels", None)
+    return None if labels is None else len(labels)
+
+
+def first_images(batches: Iterable[tuple[Tensor, Tensor]], images: int) -> list[tuple[Tensor, Tensor]]:
+    """The first so many images: batches of (input, label)."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for inputs, labels in batches:
+        found.append((inputs[:images], labels[:images]))
+        images -= len(labels)
+        if images <= 0:
+            break
+    return found
+
+
+def accuracy_of(model: nn.Module, data: Data, device: DeviceConfig | None = None) -> float:
+    """The accuracy on the test data, on a GPU where there is one; the model stays where it is."""
+    there = launched(device or DeviceConfig()).device
+    return accuracy(copy.deepcopy(model).to(there), data.test)
+
+
+def parts_of(group: Group, found: Mapping[str, Observed]) -> list[Observed]:
+    """What was observed of a group's channels, a part for each output that they have, as the pipeline takes it."""
+    return [found[name].of_channels(column) for name in group.producers for column in output_columns(group, name, {})]
+
+
+def short_names(runs: Sequence[Path]) -> dict[str, Path]:
+    """Run folders by as much of the end of their paths as tells them apart."""
+    places = list(dict.fromkeys(run.resolve() for run in runs))
+    parts = 1
+    while len(names := {"/".join(place.parts[1:][-parts:]): place for place in places}) < len(places):
+        parts += 1
+    return names
