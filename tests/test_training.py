@@ -1,16 +1,19 @@
 import re
 from dataclasses import fields
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
+import cosep.training
 from cosep.cli.app import app
 from cosep.config import DeviceConfig
-from cosep.errors import ConfigError, RecoveryError
+from cosep.errors import ConfigError, RecoveryError, RunError
 from cosep.fabric import launched
 from cosep.training import TrainConfig, moving_average, recipe, train
 from cosep.zoo import input_shape, load_model
@@ -118,6 +121,76 @@ def test_the_papers_cifar_models_have_recipes_with_all_four_ingredients(model):
     found = recipe(model)
     assert min(found.warmup, found.label_smoothing, found.ema) > 0
     assert found.epochs <= 100
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(update):
+    def on_update(done, updates, loss):
+        if done == update:
+            raise Stopped
+
+    return on_update
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.8])
+def test_a_training_that_was_stopped_goes_on_to_the_same_bits(ema, fabric, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(80, 6, generator=generator)
+    loader = DataLoader(TensorDataset(inputs, (inputs[:, 0] > 0).long()), batch_size=16, shuffle=True)
+    config, partial = TrainConfig(epochs=6, ema=ema), tmp_path / "net.partial"
+    undisturbed = train(net, loader, config, fabric=fabric).state_dict()
+    for update in (7, 18):
+        with pytest.raises(Stopped):
+            train(net, loader, config, fabric=fabric, on_update=stop_at(update), partial=partial, checkpoint_seconds=0)
+    seen = []
+    resumed = train(net, loader, config, fabric=fabric, on_update=lambda *told: seen.append(told[0]), partial=partial)
+    assert seen == list(range(18, 31))
+    assert all(torch.equal(resumed.state_dict()[name], undisturbed[name]) for name in undisturbed)
+
+
+def test_the_rest_of_another_training_or_a_damaged_one_is_refused(fabric, batches, tmp_path):
+    partial = tmp_path / "net.partial"
+    with pytest.raises(Stopped):
+        train(
+            net,
+            batches,
+            TrainConfig(epochs=6),
+            fabric=fabric,
+            on_update=stop_at(9),
+            partial=partial,
+            about={"data": "one"},
+            checkpoint_seconds=0,
+        )
+    with pytest.raises(RunError, match=r"net.partial holds another training: epochs was 6 there and is 7 now"):
+        train(net, batches, TrainConfig(epochs=7), fabric=fabric, partial=partial, about={"data": "one"})
+    with pytest.raises(RunError, match=r"data was 'one' there and is 'other' now"):
+        train(net, batches, TrainConfig(epochs=6), fabric=fabric, partial=partial, about={"data": "other"})
+    partial.write_bytes(partial.read_bytes()[:100])
+    with pytest.raises(RunError, match=r"net.partial is damaged .* Remove it to start over"):
+        train(net, batches, TrainConfig(epochs=6), fabric=fabric, partial=partial, about={"data": "one"})
+
+
+def test_the_command_goes_on_and_leaves_only_the_result(tmp_path, monkeypatch):
+    out = tmp_path / "net.safetensors"
+    words = ["train", "digits_cnn", "--data", "digits", "--accelerator", "cpu", "--epochs", "1", "--out"]
+    whole = tmp_path / "whole.safetensors"
+    assert CliRunner().invoke(app, [*words, str(whole)]).exit_code == 0
+    real = cosep.training.train
+    hurried = partial(real, checkpoint_seconds=0)
+    monkeypatch.setattr("cosep.training.train", lambda *a, **k: hurried(*a, **{**k, "on_update": stop_at(5)}))
+    stopped = CliRunner().invoke(app, [*words, str(out)])
+    assert isinstance(stopped.exception, Stopped)
+    assert [path.name for path in tmp_path.iterdir() if "whole" not in path.name] == ["net.safetensors.partial"]
+    monkeypatch.setattr("cosep.training.train", real)
+    done = CliRunner().invoke(app, [*words, str(out)])
+    assert done.exit_code == 0, done.output
+    assert "going on from" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.safetensors", "whole.safetensors"]
+    found, expected = load_file(out), load_file(whole)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_other_models_have_the_plain_defaults():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+import io
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from cosep.config import RecoverConfig, check_at_least, check_between, setting
-from cosep.errors import ConfigError, RecoveryError
-from cosep.tune import batch_count, recover
+from cosep.errors import ConfigError, RecoveryError, RunError
+from cosep.runs import write_atomically
+from cosep.tune import Progress, batch_count, recover
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -72,15 +76,29 @@ def train(
     *,
     fabric: Fabric,
     on_update: Callable[[int, int, float], None] | None = None,
+    partial: Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    checkpoint_seconds: float = 60.0,
 ) -> nn.Module:
     """A network with fresh weights, trained on batches of (inputs, labels) towards their labels alone.
 
     With `ema`, the result is the moving average of the weights over the updates, its BatchNorm statistics included.
+    `partial` is a file for the training so far: the same call goes on from it, to the same result as without a stop. It
+    is for exactly these settings and facts `about` the model and the data, and the caller's to remove in the end.
     """
+    described = {**asdict(config), **(about or {})}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(config.seed)
         model = fabric.to_device(build())
         average = moving_average(model, config.ema) if config.ema else None
+        progress = _stored(partial, described, average) if partial else None
+        last = time.monotonic()
+
+        def checkpoint(_done: int, now: Callable[[], Progress]) -> None:
+            nonlocal last
+            if partial and time.monotonic() - last >= checkpoint_seconds:
+                _store(partial, described, now(), average)
+                last = time.monotonic()
 
         def told(done: int, updates: int, loss: float) -> None:
             if average:
@@ -105,11 +123,45 @@ def train(
             fabric=fabric,
             batches_a_pass=batches,
             seed=config.seed,
+            progress=progress,
+            checkpoint=checkpoint,
             on_update=told,
         )
     if done.outcome != "done":
         raise RecoveryError(f"the training {done.outcome}. Use a lower learning rate or a longer warm-up.")
     return average.module if average else model
+
+
+def _store(path: Path, described: Mapping[str, Any], progress: Progress, average: AveragedModel | None) -> None:
+    """Write a training between two updates; what stood there before is replaced at once or not at all."""
+    content = io.BytesIO()
+    state = {name: getattr(progress, name) for name in ("update", "weights", "optimizer", "rng_state", "losses")}
+    torch.save({"described": dict(described), **state, "average": average and average.state_dict()}, content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content.getvalue())
+
+
+def _stored(path: Path, described: Mapping[str, Any], average: AveragedModel | None) -> Progress | None:
+    """What an earlier start of this training left, the average put back; None if there is nothing."""
+    if not path.exists():
+        return None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)  # never runs code of the file
+        before = state.pop("described")
+        for name in {**before, **described}:
+            if before.get(name) != described.get(name):
+                raise RunError(
+                    f"{path} holds another training: {name} was {before.get(name)!r} there and is "
+                    f"{described.get(name)!r} now. Remove it to start over, or choose another place for the result."
+                )
+        stored = state.pop("average")
+        if average:
+            average.load_state_dict(stored)
+        return Progress(**state)
+    except RunError:
+        raise
+    except Exception as error:  # torch's reader fails in many ways
+        raise RunError(f"{path} is damaged ({error}). Remove it to start over.") from error
 
 
 def moving_average(model: nn.Module, decay: float) -> AveragedModel:

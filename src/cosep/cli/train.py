@@ -44,6 +44,8 @@ def train_command(
     vgg16, vgg19, mobilenetv2 and densenet40 have recipes of their own (label smoothing, a moving average of the
     weights); the settings in use are shown, and every one has a flag.
 
+    A training that was stopped goes on where it was when the same command is given again.
+
     Example: cosep train vgg16 --data cifar10:~/data --out vgg16.safetensors --epochs 60
     """
     from safetensors.torch import save_model
@@ -71,6 +73,9 @@ def train_command(
     if not quiet:
         shown = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in asdict(settings).items())
         console.print(f"{model} on {data}: {shown}", highlight=False, markup=False, soft_wrap=True)
+    partial_file = out.with_name(out.name + ".partial")
+    if partial_file.exists() and not quiet:
+        console.print(f"going on from {partial_file}", highlight=False, markup=False, soft_wrap=True)
     with Progress(console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("training", total=None)
         net = train(
@@ -81,9 +86,12 @@ def train_command(
             on_update=lambda done, total, loss: progress.update(
                 bar, completed=done, total=total, description=f"training, loss {loss:.3f}"
             ),
+            partial=partial_file,
+            about={"model": model, "data": data, "holdout": holdout, "image_size": image_size},
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     save_model(net, str(out))
+    partial_file.unlink(missing_ok=True)
     if not quiet:
         for name, part in (("held-out", source.holdout), ("test", source.test)):
             if part is not None:
