@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cells as kept_cells
 import torch
-from common import arguments, called, loaded, parts_of, run
+from common import arguments, loaded, parts_of, run
 from paper import figures, headline
 
 import cosep
@@ -25,6 +25,7 @@ from cosep.config import paper_recovery
 from cosep.data import Data
 from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
+from cosep.outside import without_folder
 from cosep.records import ClassMoments, Group
 from cosep.report.agreement import spearman
 from cosep.select import with_width
@@ -127,7 +128,8 @@ def pruned(args: argparse.Namespace, model: torch.nn.Module, data: Data, count: 
         config=cosep.replace_settings(cosep.preset("paper"), changes),
         train=data.train,
         holdout=data.holdout,
-        run=args.runs / f"{called(args.model).replace(':', '-')}-{count}",
+        run=args.runs / f"{without_folder(args.model).replace(':', '-')}-{count}",
+        about={"model": args.model, "data": args.data},
     )
     return {"accuracy": result.report["after"]["accuracy"], "macs": result.report["change"]["macs"]}
 

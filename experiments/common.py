@@ -18,7 +18,7 @@ from cosep.data import Data, load_data
 from cosep.errors import CosepError
 from cosep.fabric import launched
 from cosep.measure import accuracy
-from cosep.outside import is_file_factory
+from cosep.outside import without_folder
 from cosep.records import ClassHistograms, ClassMoments, Group
 from cosep.runs import weights_digest
 from cosep.surgery import output_columns
@@ -60,25 +60,15 @@ def loaded(args: argparse.Namespace, experiment: str, **settings: Any) -> tuple[
     model = cosep.load_model(args.model, weights=args.weights, classes=len(data.class_names) or None)
     about = {
         "experiment": experiment,
-        "model": called(args.model),
+        "model": without_folder(args.model),
         "weights": weights_digest(model)[:16],
-        "data": kind(args.data),
+        "data": without_folder(args.data),
         "training_images": counted(data.train),
         "test_images": counted(data.test),
         "quick": args.quick,
         **settings,
     }
     return data, model, about
-
-
-def called(spec: str) -> str:
-    """A model by its name; a factory in a file without the folder of the file, which is nobody's business."""
-    return Path(spec).name if is_file_factory(spec) else spec
-
-
-def kind(data: str) -> str:
-    """The kind of data, without its folder: "cifar10"."""
-    return called(data) if is_file_factory(data) else data.partition(":")[0]
 
 
 def counted(batches: Iterable[Any]) -> int | None:

@@ -31,6 +31,7 @@ from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
 from cosep.measure import latency, macs
 from cosep.measure.latency import Latency, onnx_latency
+from cosep.preparing import checked_widths
 from cosep.records import Group, Layout
 from cosep.saving import read_documents
 from cosep.surgery import cut_group
@@ -111,7 +112,8 @@ def three_networks(name: str, classes: int, widths: dict[str, int] | None) -> di
     torch.manual_seed(0)
     model = cosep.load_model(name, classes=classes).eval()
     groups = groups_in_scope(cosep.find_groups(model, torch.randn(1, *input_shape(name))))
-    widths = widths or {group.name: max(1, round(SHARE * group.width)) for group in groups}
+    half = {group.name: max(1, round(SHARE * group.width)) for group in groups}
+    widths = checked_widths(widths, groups) if widths else half
     rounded = {group: -(-width // MULTIPLE) * MULTIPLE for group, width in widths.items()}
     return {"full": model, "pruned": narrowed(model, groups, widths), "rounded": narrowed(model, groups, rounded)}
 

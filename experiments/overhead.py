@@ -13,9 +13,10 @@ import argparse
 from pathlib import Path
 
 import cells as kept_cells
-from common import called, kind, run, short_names
+from common import run, short_names
 from paper import figures, key
 
+from cosep.outside import without_folder
 from cosep.runs import read_description
 from cosep.saving import read_documents
 
@@ -43,8 +44,8 @@ def times(folder: Path, model: str, data: str) -> dict:
     """The seconds of each stage of a run."""
     named = read_description(folder).get("about", {})
     return {
-        "model": called(named.get("model", model)),
-        "data": kind(named.get("data", data)),
+        "model": without_folder(named.get("model", model)),
+        "data": without_folder(named.get("data", data)),
         "seconds": read_documents(folder)[1]["seconds"],
     }
 

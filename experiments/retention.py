@@ -15,9 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import cells as kept_cells
-from common import called, kind, run, short_names
+from common import run, short_names
 from paper import figures, headline
 
+from cosep.outside import without_folder
 from cosep.report.agreement import spearman
 from cosep.runs import read_description
 from cosep.saving import read_documents
@@ -48,8 +49,8 @@ def retention(folder: Path, model: str, data: str) -> dict:
     plan, report = read_documents(folder)
     named = read_description(folder).get("about", {})
     return {
-        "model": called(named.get("model", model)),
-        "data": kind(named.get("data", data)),
+        "model": without_folder(named.get("model", model)),
+        "data": without_folder(named.get("data", data)),
         "macs": report["change"]["macs"],
         "layers": [
             {"layer": group.group, "width": group.width, "kept": len(group.kept), "reason": group.reason}

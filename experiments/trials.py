@@ -65,24 +65,28 @@ class Bench:
     ) -> dict[str, Any]:
         """One run; its cell holds accuracy, cost and the widths that came of it. One that is there is not run again."""
         name = f"{label}/{seed}"
+        given = _settings(self.args.set)
+        if taken := [f"{s}.{key}" for s, part in (changes or {}).items() for key in part if key in given.get(s, {})]:
+            raise ConfigError(f"--set {taken[0]}: the rows of this table differ in it. Leave it out.")
         if name not in self.cells:
             config = cosep.preset(preset)  # type: ignore[arg-type]
             if preset == "paper":
                 config = cosep.replace_settings(
                     config, {"recover": paper_recovery(self.args.model, self.args.data.partition(":")[0])}
                 )
+            config = cosep.replace_settings(config, _merged(changes or {}, self.common))
             source = data_of(self.args, seed=seed, batch_size=self.args.batch_size)
             result = run_method(
                 method,
                 self.model,
                 source,
-                config=cosep.replace_settings(config, _merged(changes or {}, self.common)),
+                config=config,
                 seed=seed,
                 widths=widths or {},
                 run=self.args.out / "runs" / name.replace("/", "-").replace(" ", "-"),
                 about={"model": self.args.model, "data": self.about["data"]},
             )
-            entry = asdict(trial_of(method, seed, result, source.test))
+            entry = asdict(trial_of(method, seed, result, source.test, device=config.device))
             entry["widths"] = {plan.group: len(plan.kept) for plan in result.plan.groups}
             entry["knees"] = sum(
                 plan.selection is not None and plan.selection.k is not None for plan in result.plan.groups

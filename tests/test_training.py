@@ -123,6 +123,10 @@ def test_the_papers_cifar_models_have_recipes_with_all_four_ingredients(model):
     assert found.epochs <= 100
 
 
+def wider():
+    return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 4))
+
+
 class Stopped(Exception):
     pass
 
@@ -168,9 +172,27 @@ def test_the_rest_of_another_training_or_a_damaged_one_is_refused(fabric, batche
         train(net, batches, TrainConfig(epochs=7), fabric=fabric, partial=partial, about={"data": "one"})
     with pytest.raises(RunError, match=r"data was 'one' there and is 'other' now"):
         train(net, batches, TrainConfig(epochs=6), fabric=fabric, partial=partial, about={"data": "other"})
+    with pytest.raises(RunError, match=r"batches was 5 there and is 4 now"):
+        train(net, batches[:4], TrainConfig(epochs=6), fabric=fabric, partial=partial, about={"data": "one"})
+    with pytest.raises(RunError, match=r"net.partial is of another network than this one"):
+        train(wider, batches, TrainConfig(epochs=6), fabric=fabric, partial=partial, about={"data": "one"})
     partial.write_bytes(partial.read_bytes()[:100])
     with pytest.raises(RunError, match=r"net.partial is damaged .* Remove it to start over"):
         train(net, batches, TrainConfig(epochs=6), fabric=fabric, partial=partial, about={"data": "one"})
+
+
+def test_a_training_that_diverged_leaves_nothing_to_go_on_from(fabric, batches, tmp_path):
+    partial, config = tmp_path / "net.partial", TrainConfig(epochs=6, lr=1e30)
+    with pytest.raises(RecoveryError, match="Use a lower learning rate"):
+        train(net, batches, config, fabric=fabric, partial=partial, checkpoint_seconds=0)
+    assert not partial.exists()
+
+
+def test_a_place_that_cannot_be_written_is_told(fabric, batches, tmp_path):
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "net.partial"
+    with pytest.raises(RunError, match="could not be written"):
+        train(net, batches, TrainConfig(epochs=1), fabric=fabric, partial=place, checkpoint_seconds=0)
 
 
 def test_the_command_goes_on_and_leaves_only_the_result(tmp_path, monkeypatch):

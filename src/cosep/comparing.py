@@ -24,16 +24,17 @@ from cosep.job import Batches, Callbacks, Choose, first_images
 from cosep.measure import accuracy
 from cosep.modes import device_of, evaluating
 from cosep.observe.taps import tapped
+from cosep.outside import without_folder
 from cosep.pipeline import PruneResult, prune
 from cosep.records import Group, Layout, Selection
-from cosep.runs import weights_digest, write_atomically
+from cosep.runs import flat, weights_digest, write_atomically
 from cosep.surgery import copied, output_columns
 
 OURS = "cosep"
 # Calibration images behind the criteria that need some. HRank: the 500 of its paper. CHIP: the five batches of 128 of
 # its authors' code. Taylor: our choice, as Torch-Pruning leaves it to the user.
 IMAGES = {"taylor": 1024, "hrank": 500, "chip": 640}
-TIED = "all channels have the same score: the first ones stay"
+TIED = "the last that stay and the first that go have the same score: the lower number decided"
 
 # The network as it is, a group of it, the cuts so far, calibration data, a seed -> a number (width,) for each channel.
 Score = Callable[[nn.Module, Group, Layout, Batches, int], Tensor]
@@ -139,9 +140,14 @@ def compare(
             "with it first, and give that run's widths (--widths RUN)."
         )
     out = Path(out)
-    fixed = dict(widths or {})
     described = _description(model, config, about or {})
-    stored, widths_before = _stored_trials(out / "compare.json", described)
+    stored, widths_before, finder = _stored_trials(out / "compare.json", described)
+    fixed = dict(widths or widths_before)
+    if fixed != (widths_before or fixed):
+        raise RunError(
+            f"{out / 'compare.json'} is a comparison at other widths than these. Take another folder for this one."
+        )
+    writes = launched(config.device).is_global_zero
     trials: list[Trial] = []
     for seed in seeds:
         source = data(seed)
@@ -152,25 +158,22 @@ def compare(
                 source,
                 config=config,
                 seed=seed,
-                widths=fixed,
+                widths={} if f"{name}-{seed}" == finder else fixed,
                 run=out / f"{name}-{seed}",
                 about=about,
                 callbacks=callbacks,
             )
-            fixed = fixed or {plan.group: len(plan.kept) for plan in result.plan.groups}
-            if fixed != (widths_before or fixed):
-                raise RunError(
-                    f"{out / 'compare.json'} is a comparison at other widths than these. Take another folder for this "
-                    "one, or remove that one."
-                )
+            if not fixed:
+                fixed, finder = {plan.group: len(plan.kept) for plan in result.plan.groups}, f"{name}-{seed}"
             trial = stored.get((name, seed))
             if trial is None or trial.weights_sha256 != weights_digest(result.model):
                 trial = trial_of(name, seed, result, source.test, device=config.device)
             trials.append(trial)
             stored[name, seed] = trial
             entries = [asdict(each) for each in stored.values()]
-            document = {**described, "widths": fixed, "trials": entries}
-            write_atomically(out / "compare.json", (json.dumps(document, indent=1) + "\n").encode())
+            document = {**described, "widths": fixed, "widths_of": finder, "trials": entries}
+            if writes:
+                write_atomically(out / "compare.json", (json.dumps(document, indent=1) + "\n").encode())
             if on_trial:
                 on_trial(trial)
     return trials
@@ -217,11 +220,22 @@ def chooser(name: str, score: Score, calibration: Batches, widths: Mapping[str, 
 
     def choose(model: nn.Module, group: Group, layout: Layout) -> Selection:
         scores = score(model, group, layout, calibration, seed)
+        if not bool(scores.isfinite().all()):
+            raise ConfigError(f"{name} gives scores that are not finite in {group.name}. Leave {name} out.")
         found = best_channels(scores, widths[group.name], blocks=group.blocks, reason=name)
-        tied = len(found.kept) < group.width and bool((scores == scores[0]).all())
-        return replace(found, notes=(TIED,)) if tied else found
+        return replace(found, notes=(TIED,)) if _tied(scores, found, group.blocks) else found
 
     return choose
+
+
+def _tied(scores: Tensor, found: Selection, blocks: int) -> bool:
+    """Whether the cut runs through equal scores in a block, so that the criterion did not decide."""
+    stays = torch.zeros(len(scores), dtype=torch.bool)
+    stays[list(found.kept)] = True
+    for block, kept in zip(scores.cpu().chunk(blocks), stays.chunk(blocks), strict=True):
+        if not bool(kept.all()) and bool(block[kept].min() == block[~kept].max()):
+            return True
+    return False
 
 
 def trial_of(name: str, seed: int, result: PruneResult, test: Batches, *, device: DeviceConfig | None = None) -> Trial:
@@ -261,26 +275,29 @@ def differing(trials: Iterable[Trial]) -> list[str]:
 def _description(model: nn.Module, config: PruneConfig, about: Mapping[str, Any]) -> dict[str, Any]:
     """What all trials of a comparison have in common. Not where the data are: the file is made to be handed on."""
     facts = {**about, "weights_sha256": weights_digest(model)}
-    if "data" in facts:
-        facts["data"] = str(facts["data"]).partition(":")[0]
+    facts |= {name: without_folder(str(facts[name])) for name in ("model", "data") if name in facts}
     shared = replace_settings(config, {"seed": 0, "select": {"seed": 0}})  # every trial has its own
     return {"about": facts, "settings": settings(shared)}
 
 
 def _stored_trials(
     path: Path, described: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[tuple[str, int], Trial], dict[str, int]]:
-    """The trials that an earlier start has behind it, and their widths; those of another comparison are refused."""
+) -> tuple[dict[tuple[str, int], Trial], dict[str, int], str]:
+    """The trials that an earlier start has behind it, their widths, and the trial that found them ("": given).
+
+    Those of another comparison are refused.
+    """
     if not path.exists():
-        return {}, {}
+        return {}, {}, ""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         trials = [Trial(**{**entry, "remarks": tuple(entry.get("remarks", ()))}) for entry in document["trials"]]
         widths = {str(group): int(width) for group, width in document["widths"].items()}
-        before = {**_flat(document["about"]), **_flat(document["settings"])}
+        finder = str(document["widths_of"])
+        before = {**flat(document["about"]), **flat(document["settings"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged ({error}). Remove it: the runs beside it are kept.") from error
-    now = {**_flat(described["about"]), **_flat(described["settings"])}
+    now = {**flat(described["about"]), **flat(described["settings"])}
     for name in {**before, **now}:
         there, here = before.get(name), json.loads(json.dumps(now.get(name)))
         if there != here:
@@ -288,15 +305,7 @@ def _stored_trials(
                 f"{path} is another comparison: {name} was {there!r} there and is {here!r} now. Take another folder "
                 "for this one."
             )
-    return {(trial.method, trial.seed): trial for trial in trials}, widths
-
-
-def _flat(values: Mapping[str, Any], stage: str = "") -> dict[str, Any]:
-    """{"select": {"degree": 2}} -> {"select.degree": 2}."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= _flat(value, f"{stage}{name}.") if isinstance(value, Mapping) else {f"{stage}{name}": value}
-    return found
+    return {(trial.method, trial.seed): trial for trial in trials}, widths, finder
 
 
 def standings(trials: Iterable[Trial]) -> list[Standing]:

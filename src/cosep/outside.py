@@ -74,6 +74,14 @@ def is_file_factory(spec: str) -> bool:
     return bool(colon) and path.endswith(".py") and bool(factory)
 
 
+def without_folder(spec: str) -> str:
+    """A model's or data set's name to hand on: "cifar10" of cifar10:DIR, "net.py:build" of a factory in a file."""
+    if is_file_factory(spec):
+        return Path(spec).name
+    kind = spec.partition(":")[0]
+    return spec if kind in ("torchvision", "timm") else kind
+
+
 @contextmanager
 def file_factory(spec: str, error: type[CosepError]) -> Iterator[Callable[..., Any]]:
     """Yield the function that `path/to/file.py:factory` names; the file's folder is importable meanwhile."""

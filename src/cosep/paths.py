@@ -1,4 +1,4 @@
-"""Which layers a forward pass runs: a cut is proven for one way through the network."""
+"""The way of a forward pass through a network: which layers it runs, and how it is left before its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 from torch import nn
 
 from cosep.errors import ModelError
+
+
+class PassEnded(BaseException):
+    """Thrown out of a forward pass that has given all that was wanted of it. No Exception: a model may catch those."""
 
 
 @contextmanager

@@ -252,15 +252,19 @@ def _prune_group(job: Job, state: State, group: Group) -> State:
 def _selected(job: Job, state: State, group: Group, *, record: bool) -> Selection:
     """Observe, profile, select; then the width that a limit asks for, equal blocks and rounding."""
     with job.stage("observe", group.name):
+        # What could be wrong behind a layer is found before anything is cut. After that, passes end early. That may
+        # leave a model's own lists half filled, so it is a copy that is watched.
+        whole = not state.plans
+        watched = state.model if whole else copied(state.model)
         moments = merged_over_ranks(
             observe(
-                state.model,
+                watched,
                 batches_of_rank(calibration_pass(job, job.config.observe.images), job.fabric),
                 group.producers,
                 classes=job.classes,
                 config=job.config.observe,
                 partial=True,
-                whole=not state.plans,  # what could be wrong behind a layer is found before anything is cut
+                whole=whole,
             ),
             job.fabric,
         )
@@ -269,7 +273,7 @@ def _selected(job: Job, state: State, group: Group, *, record: bool) -> Selectio
         histograms = None
         if job.config.profile.metric == "jm-histogram":
             histograms = observe_histograms(
-                state.model,
+                copied(watched),
                 calibration_pass(job, job.config.observe.images),
                 group.producers,
                 moments,

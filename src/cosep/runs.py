@@ -76,7 +76,7 @@ class Run:
         document = json.dumps({**checkpoint.document, "files": self.seals()})
         metadata = {"format": str(CHECKPOINT_FORMAT), "document": document, "sha256": _digest(tensors, document)}
         path = self.folder / CHECKPOINT
-        with _failing_as_ours(path):
+        with failing_as_ours(path):
             write_atomically(path, save(tensors, metadata))
 
     def restore(self) -> Checkpoint | None:
@@ -113,7 +113,7 @@ class Run:
     def write(self, name: str, content: bytes) -> None:
         """Put a file into the folder, for which the next checkpoint and at the end the manifest will vouch."""
         path = self.folder / name
-        with _failing_as_ours(path):
+        with failing_as_ours(path):
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, content)
         self._seals[name] = seal_of(content)
@@ -121,7 +121,7 @@ class Run:
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the log."""
         line = (json.dumps({"time": round(time.time(), 3), "event": event, **facts}) + "\n").encode()
-        with _failing_as_ours(self.folder / LOG), open(self.folder / LOG, "ab") as file:
+        with failing_as_ours(self.folder / LOG), open(self.folder / LOG, "ab") as file:
             file.write(line)
         self._logged += len(line)
         self._log_digest.update(line)
@@ -133,7 +133,7 @@ class Run:
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint of a finished run: the result holds all that matters."""
-        with _failing_as_ours(self.folder / CHECKPOINT):
+        with failing_as_ours(self.folder / CHECKPOINT):
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def _log_damage(self, seal: Seal) -> str:
@@ -148,7 +148,7 @@ class Run:
     def _cut_log(self, seal: Seal) -> None:
         path = self.folder / LOG
         if path.exists():
-            with _failing_as_ours(path):
+            with failing_as_ours(path):
                 os.truncate(path, seal["bytes"])
             self._logged, self._log_digest = seal["bytes"], hashlib.sha256(path.read_bytes())
 
@@ -157,7 +157,7 @@ _START_OVER = "Remove the run folder to start over."
 
 
 @contextmanager
-def _failing_as_ours(path: Path) -> Iterator[None]:
+def failing_as_ours(path: Path) -> Iterator[None]:
     """A disk that is full or fails, said in a sentence."""
     try:
         yield
@@ -177,7 +177,7 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
         raise ConfigError(f"{found}.")
     refuse_links(folder)
     lock = FileLock(folder / _LOCK)
-    with _failing_as_ours(folder):
+    with failing_as_ours(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
@@ -195,7 +195,7 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
                 raise RunError(
                     f"{folder} is not a run folder: it holds {strange[0]} but no {CONFIG}. Choose an empty folder."
                 )
-            with _failing_as_ours(path):
+            with failing_as_ours(path):
                 write_atomically(path, to_toml(description).encode())
         yield Run(folder, seal_of(path.read_bytes()))
     finally:
@@ -225,8 +225,8 @@ def refuse_links(folder: Path) -> None:
 
 
 def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
-    stored = _flat(read_description(path.parent))
-    wanted = _flat(json.loads(json.dumps(description)))
+    stored = flat(read_description(path.parent))
+    wanted = flat(json.loads(json.dumps(description)))
     for name in sorted(stored.keys() | wanted.keys()):
         if name not in stored:
             raise RunError(
@@ -240,11 +240,12 @@ def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
             )
 
 
-def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"select": {"degree": 2}} -> {"select.degree": 2}."""
+    found: dict[str, Any] = {}
     for key, value in document.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cosep.config import RecoverConfig, check_at_least, check_between, setting
 from cosep.errors import ConfigError, RecoveryError, RunError
-from cosep.runs import write_atomically
+from cosep.runs import failing_as_ours, write_atomically
 from cosep.tune import Progress, batch_count, recover
 
 if TYPE_CHECKING:
@@ -86,17 +86,19 @@ def train(
     `partial` is a file for the training so far: the same call goes on from it, to the same result as without a stop. It
     is for exactly these settings and facts `about` the model and the data, and the caller's to remove in the end.
     """
-    described = {**asdict(config), **(about or {})}
+    batches = batch_count(loader)
+    described = {**asdict(config), **(about or {}), "batches": batches}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(config.seed)
         model = fabric.to_device(build())
         average = moving_average(model, config.ema) if config.ema else None
-        progress = _stored(partial, described, average) if partial else None
+        progress = _stored(partial, described, model, average) if partial else None
         last = time.monotonic()
 
         def checkpoint(_done: int, now: Callable[[], Progress]) -> None:
             nonlocal last
-            if partial and time.monotonic() - last >= checkpoint_seconds:
+            # One process writes: all would take the same temporary name.
+            if partial and fabric.is_global_zero and time.monotonic() - last >= checkpoint_seconds:
                 _store(partial, described, now(), average)
                 last = time.monotonic()
 
@@ -106,7 +108,6 @@ def train(
             if on_update:
                 on_update(done, updates, loss)
 
-        batches = batch_count(loader)
         done = recover(
             model,
             loader,
@@ -128,6 +129,8 @@ def train(
             on_update=told,
         )
     if done.outcome != "done":
+        if partial:
+            partial.unlink(missing_ok=True)  # from there it would only diverge again
         raise RecoveryError(f"the training {done.outcome}. Use a lower learning rate or a longer warm-up.")
     return average.module if average else model
 
@@ -137,11 +140,14 @@ def _store(path: Path, described: Mapping[str, Any], progress: Progress, average
     content = io.BytesIO()
     state = {name: getattr(progress, name) for name in ("update", "weights", "optimizer", "rng_state", "losses")}
     torch.save({"described": dict(described), **state, "average": average and average.state_dict()}, content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content.getvalue())
+    with failing_as_ours(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
 
 
-def _stored(path: Path, described: Mapping[str, Any], average: AveragedModel | None) -> Progress | None:
+def _stored(
+    path: Path, described: Mapping[str, Any], model: nn.Module, average: AveragedModel | None
+) -> Progress | None:
     """What an earlier start of this training left, the average put back; None if there is nothing."""
     if not path.exists():
         return None
@@ -154,6 +160,9 @@ def _stored(path: Path, described: Mapping[str, Any], average: AveragedModel | N
                     f"{path} holds another training: {name} was {before.get(name)!r} there and is "
                     f"{described.get(name)!r} now. Remove it to start over, or choose another place for the result."
                 )
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        if {name: tensor.shape for name, tensor in state["weights"].items()} != shapes:
+            raise RunError(f"{path} is of another network than this one. Remove it to start over.")
         stored = state.pop("average")
         if average:
             average.load_state_dict(stored)

@@ -111,6 +111,22 @@ def test_a_pass_that_ends_behind_the_layers_gives_the_same_and_runs_the_rest_onc
     assert state_of(model) == before
 
 
+def test_a_model_that_catches_errors_does_not_catch_the_end_of_a_pass():
+    class Careful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x):
+            try:
+                return self.inner(x)
+            except Exception:
+                return self.inner(x.contiguous())
+
+    whole, ended = (observe(Careful(), batches(), ["inner.0"], whole=w)["inner.0"] for w in (True, False))
+    assert torch.equal(ended.scatter, whole.scatter)
+
+
 def test_the_last_layer_can_be_observed_by_passes_that_end_behind_it():
     whole, ended = (observe(network(), batches(), LAYERS, whole=w) for w in (True, False))
     for name in LAYERS:

@@ -744,3 +744,28 @@ def test_the_callers_model_is_left_as_it_was_by_every_refusal():
     with pytest.raises(ModelError):
         prune(model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+# --- a memory of its own -------------------------------------------------------------------------------------------
+
+
+class Queue(Net):
+    """Hands a map on through a list of its own, which a pass that ends early leaves half filled."""
+
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Conv2d(6, 5, 1)
+        self.f = nn.Linear(5, CLASSES)
+        self.waiting = []
+
+    def forward(self, x):
+        self.waiting.append(F.relu(self.bn(self.a(x))))
+        x = F.relu(self.b(self.waiting[-1]))
+        self.waiting.pop(0)
+        return self.f(F.relu(self.c(x)).mean((2, 3)))
+
+
+def test_what_a_pass_leaves_in_the_model_is_not_in_the_result():
+    result = prune(Queue(), group="b", width=3, config=plain_cut())
+    assert len(kept(result, "b")) == 3
+    assert result.model.waiting == []

@@ -111,6 +111,16 @@ def test_another_comparison_in_the_same_folder_is_refused(base, quick, tmp_path)
         )
 
 
+def test_another_first_seed_has_the_widths_that_were_found_before(base, quick, tmp_path):
+    compared(base, quick, tmp_path, ["l1"])
+    widths = json.loads((tmp_path / "compare.json").read_text())["widths"]
+    compared(base, quick, tmp_path, ["l1"], seeds=(3,))
+    plan, _ = read_documents(tmp_path / "cosep-3")
+    assert {group.group: len(group.kept) for group in plan.groups} == widths
+    every = compared(base, quick, tmp_path, ["l1"], seeds=(0, 3))
+    assert [(t.method, t.seed) for t in every] == [(OURS, 0), ("l1", 0), (OURS, 3), ("l1", 3)]
+
+
 def test_a_limit_that_needs_held_out_data_is_refused(base, tmp_path):
     config = cosep.replace_settings(cosep.preset(), {"limits": {"max_drop": 1.0}})
     with pytest.raises(ConfigError, match=r"max_drop \(--max-drop\) has no place in a comparison"):
@@ -120,9 +130,26 @@ def test_a_limit_that_needs_held_out_data_is_refused(base, tmp_path):
 def test_scores_that_are_all_equal_are_told(base, digits):
     group = next(g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior")
     widths = {group.name: 3}
-    for scores, notes in ((torch.ones(group.width), (TIED,)), (torch.arange(group.width), ())):
+    through = torch.arange(group.width).clamp(max=5)  # the three that stay are three of many equals
+    beyond = torch.arange(group.width).clamp(min=5)
+    for scores, notes in ((torch.ones(group.width), (TIED,)), (through, (TIED,)), (beyond, ())):
         choose = chooser("hrank", lambda *_, scores=scores: scores, digits.calibration, widths, 0)
         assert choose(base, group, {}).notes == notes
+
+
+def test_scores_that_are_not_finite_are_refused(base, digits):
+    group = next(g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior")
+    choose = chooser("l2", lambda *_: torch.full((group.width,), torch.nan), digits.calibration, {group.name: 3}, 0)
+    with pytest.raises(ConfigError, match="l2 gives scores that are not finite"):
+        choose(base, group, {})
+
+
+def test_what_is_handed_on_names_no_folder(base, quick, tmp_path):
+    about = {"model": "/home/me/net.py:build", "data": "cifar10:/home/me/data"}
+    compared(base, quick, tmp_path, [], about=about)
+    text = (tmp_path / "compare.json").read_text()
+    assert "/home" not in text
+    assert json.loads(text)["about"]["model"] == "net.py:build"
 
 
 def test_the_criteria_see_the_same_images_of_a_shuffled_loader(base, digits):

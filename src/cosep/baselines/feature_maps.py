@@ -52,4 +52,6 @@ def _checked(name: str, maps: Tensor) -> Tensor:
             f"{name} needs feature maps (images, channels, height, width), and this layer gives {tuple(maps.shape)}. "
             "It is defined for convolutions: leave it out for models whose linear layers are pruned."
         )
+    if not bool(maps.isfinite().all()):
+        raise ConfigError(f"{name} needs finite feature maps, and this layer gives nan or infinite values.")
     return maps.detach().double()

@@ -73,6 +73,7 @@ def train_command(
     if not quiet:
         shown = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in asdict(settings).items())
         console.print(f"{model} on {data}: {shown}", highlight=False, markup=False, soft_wrap=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     partial_file = out.with_name(out.name + ".partial")
     if partial_file.exists() and not quiet:
         console.print(f"going on from {partial_file}", highlight=False, markup=False, soft_wrap=True)
@@ -89,9 +90,9 @@ def train_command(
             partial=partial_file,
             about={"model": model, "data": data, "holdout": holdout, "image_size": image_size},
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save_model(net, str(out))
-    partial_file.unlink(missing_ok=True)
+    if fabric.is_global_zero:
+        save_model(net, str(out))
+        partial_file.unlink(missing_ok=True)
     if not quiet:
         for name, part in (("held-out", source.holdout), ("test", source.test)):
             if part is not None:

@@ -14,8 +14,8 @@ from cosep.errors import CalibrationError
 from cosep.modes import device_of, evaluating
 from cosep.observe.checks import check_classes, check_declared, checked_labels, checked_layers, enumerated
 from cosep.observe.moments import RunningHistograms, RunningMoments
-from cosep.observe.taps import PassEnded, tapped
-from cosep.paths import one_path
+from cosep.observe.taps import tapped
+from cosep.paths import PassEnded, one_path
 from cosep.records import ClassHistograms, ClassMoments
 
 Progress = Callable[[int], None]  # told the number of images seen so far, after every batch

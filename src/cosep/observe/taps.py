@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from cosep.config import Tap
 from cosep.errors import CalibrationError
 from cosep.observe.checks import checked_layers
+from cosep.paths import PassEnded
 
 # By name, so that F.relu, torch.relu, Tensor.relu and their in-place forms are one thing.
 _ACTIVATIONS = frozenset(
@@ -29,10 +30,6 @@ _TRANSPARENT = frozenset(
     ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "contiguous"]
 )
 _Pool = Callable[[Tensor], Tensor]
-
-
-class PassEnded(Exception):
-    """Thrown out of a forward pass that has given all that was wanted of it."""
 
 
 class Caught(dict[str, Tensor]):

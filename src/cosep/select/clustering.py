@@ -26,10 +26,12 @@ _FROM_ABOVE = 32
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """A k-medoids solution and what a silhouette needs of it; all of it grows with the channels, not their square."""
+    """A k-medoids solution and what a silhouette needs of it; all of it grows with the channels, not their square.
+
+    near, second and total are distances times the channel's mass.
+    """
 
     medoids: Indices  # (k,), ascending
-    # Distances, each multiplied by the channel's mass.
     near: Floats  # (channels,): to the own medoid, the nearest one
     second: Floats  # (channels,): to the nearest of the other medoids; infinite for k = 1
     total: Floats  # (channels,): to all medoids together

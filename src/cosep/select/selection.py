@@ -82,7 +82,7 @@ def represented(
 
 def mass_of(channels: int, weights: Tensor | None, config: SelectConfig) -> Floats | None:
     """How much each channel counts in the clustering, (channels,); None where all count alike."""
-    if config.mass == 0:
+    if config.mass == 0 or channels == 0:
         return None
     if weights is None:
         raise ConfigError(

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.errors import CalibrationError
 from cosep.modes import device_of, evaluating
+from cosep.paths import PassEnded
 
 Reader = Callable[[Tensor], None]  # told a module's input, every time it is called
 REHEARSED = 8  # images on which a sweep learns the order of execution and checks its shortcuts
@@ -69,10 +70,6 @@ class Rehearsal:
     behind: Mapping[str, str]  # BatchNorm: the one module whose output, as it is, is all that it is ever given
     seen: Mapping[str, list[Tensor]]  # inputs of the modules to be read
     output: Any
-
-
-class _Reached(Exception):
-    """Everything that was asked for has been seen: the rest of the forward pass is not needed."""
 
 
 def input_of(batch: Any, model: nn.Module) -> Tensor:
@@ -162,7 +159,7 @@ def _run(
         readers[name](first_of(args, kwargs))
         left[name] -= 1
         if all(calls <= 0 for calls in left.values()):
-            raise _Reached
+            raise PassEnded
 
     def capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not captured:
@@ -177,7 +174,7 @@ def _run(
             reading = model.get_submodule(name).register_forward_pre_hook(partial(read, name), with_kwargs=True)
             stack.callback(reading.remove)
         if any(left.values()) or stop:
-            with suppress(_Reached):
+            with suppress(PassEnded):
                 model(x)
     return captured[0] if captured else None
 
