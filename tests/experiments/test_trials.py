@@ -89,6 +89,11 @@ def test_a_users_mistake_is_one_line(script, capsys, words, said):
     assert said in mistake(script, capsys, "headline", *words)
 
 
+def test_what_the_rows_differ_in_cannot_be_set_for_all(script, capsys):
+    said = mistake(script, capsys, "degree_representative", "--set", "select.degree=3")
+    assert "--set select.degree: the rows of this table differ in it. Leave it out." in said
+
+
 def test_an_untrained_network_is_not_pruned(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["headline", "--data", "digits", "--out", "nowhere"])
     with pytest.raises(SystemExit):
