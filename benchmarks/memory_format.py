@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from pairs import in_turns, ratios
 from torch.nn.functional import cross_entropy
 
 from cosep.zoo import input_shape, load_model
@@ -29,14 +29,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     usual, last = (update(args, layout) for layout in (torch.contiguous_format, torch.channels_last))
-    seconds(usual), seconds(last)
-    ratios, found = [], []
-    for turn in range(args.repeats):
-        # The order within a pair alternates, so that neither is always the one with the warmer cache.
-        times = {run: seconds(run) for run in ((usual, last) if turn % 2 else (last, usual))}
-        ratios.append(times[usual] / times[last])
-        found.append(times[last])
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    before, found = in_turns(usual, last, args.repeats)
+    low, middle, high = statistics.quantiles(ratios(before, found), n=4)
     print(
         f"{args.model}, batch {args.batch}, {args.threads} threads: an update in channels_last is {middle:.2f} "
         f"times as fast (quartiles {low:.2f} to {high:.2f}); {statistics.median(found) * 1e3:.0f} ms"
@@ -57,12 +51,6 @@ def update(args: argparse.Namespace, layout: torch.memory_format) -> Callable[[]
         optimizer.step()
 
     return run
-
-
-def seconds(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from pairs import in_turns, ratios
 from torch import Tensor, nn
 
 from cosep.observe import observe, tapped
@@ -66,26 +66,12 @@ def observe_batch(model: nn.Module, inputs: Tensor, labels: Tensor, layers: list
 
 def report(what: str, tested: Callable[[], None], plain: Callable[[], None], repeats: int) -> None:
     """Print the median ratio of interleaved runs and its quartiles."""
-    seconds(tested), seconds(plain)
-    # The order within a pair alternates, so that neither is always the one with the warmer cache.
-    ratios, with_taps, without = [], [], []
-    for turn in range(repeats):
-        runs = (tested, plain) if turn % 2 else (plain, tested)
-        times = {run: seconds(run) for run in runs}
-        with_taps.append(times[tested])
-        without.append(times[plain])
-        ratios.append(times[tested] / times[plain])
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    with_taps, without = in_turns(tested, plain, repeats)
+    low, middle, high = statistics.quantiles(ratios(with_taps, without), n=4)
     print(
         f"{what}: {middle:.3f} times the plain pass (quartiles {low:.3f} to {high:.3f}); fastest against fastest "
         f"{min(with_taps) / min(without):.3f}; plain {statistics.median(without) * 1e3:.0f} ms"
     )
-
-
-def seconds(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ With the public weights: ResNet-20 91.73 %, ResNet-56 93.39 % on CIFAR-10.
 from __future__ import annotations
 
 import cells as kept_cells
-from common import accuracy_of, arguments, loaded, run
+from common import arguments, loaded, run
 from paper import headline, key
+
+from cosep.comparing import accuracy_there
 
 
 def main() -> None:
@@ -17,7 +19,7 @@ def main() -> None:
     data, model, about = loaded(args, "base accuracy")
     cells = kept_cells.read(args.out, about)
     if not cells:
-        cells = {"accuracy": accuracy_of(model, data)}
+        cells = {"accuracy": accuracy_there(model, data.test)}
         kept_cells.write(args.out, about, cells)
     reported = headline(args.model, args.data)
     row = (

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 import cosep
-from cosep.config import DeviceConfig
 from cosep.data import Data, load_data
 from cosep.errors import CosepError
-from cosep.fabric import launched
-from cosep.measure import accuracy
+from cosep.job import first_images
 from cosep.outside import without_folder
 from cosep.records import ClassHistograms, ClassMoments, Group
 from cosep.runs import weights_digest
@@ -51,7 +48,7 @@ def run(main: Callable[[], None]) -> None:
 def data_of(args: argparse.Namespace, **settings: Any) -> Data:
     """The data that was asked for; with --quick only the first few test images."""
     data = load_data(args.data, **settings)
-    return replace(data, test=first_images(data.test, QUICK_IMAGES)) if args.quick else data
+    return replace(data, test=list(first_images(data.test, QUICK_IMAGES, seed=0))) if args.quick else data
 
 
 def loaded(args: argparse.Namespace, experiment: str, **settings: Any) -> tuple[Data, nn.Module, dict[str, Any]]:
@@ -77,23 +74,6 @@ def counted(batches: Iterable[Any]) -> int | None:
         return sum(len(labels) for _, labels in batches)
     labels = getattr(batches, "labels", None)
     return None if labels is None else len(labels)
-
-
-def first_images(batches: Iterable[tuple[Tensor, Tensor]], images: int) -> list[tuple[Tensor, Tensor]]:
-    """The first so many images: batches of (input, label)."""
-    found: list[tuple[Tensor, Tensor]] = []
-    for inputs, labels in batches:
-        found.append((inputs[:images], labels[:images]))
-        images -= len(labels)
-        if images <= 0:
-            break
-    return found
-
-
-def accuracy_of(model: nn.Module, data: Data, device: DeviceConfig | None = None) -> float:
-    """The accuracy on the test data, on a GPU where there is one; the model stays where it is."""
-    there = launched(device or DeviceConfig()).device
-    return accuracy(copy.deepcopy(model).to(there), data.test)
 
 
 def parts_of(group: Group, found: Mapping[str, Observed]) -> list[Observed]:

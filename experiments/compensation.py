@@ -13,11 +13,13 @@ import time
 from typing import Any
 
 import cells as kept_cells
-from common import accuracy_of, arguments, first_images, loaded, parts_of, run
+from common import arguments, loaded, parts_of, run
 from torch import Tensor, nn
 
+from cosep.comparing import accuracy_there
 from cosep.config import SurgeryConfig
 from cosep.groups import find_groups, groups_in_scope
+from cosep.job import first_images
 from cosep.observe import observe
 from cosep.profile import separability_space
 from cosep.records import Compensation, Group, Layout, Selection
@@ -43,13 +45,13 @@ def main() -> None:
     rows = [UNCUT, *(row for pair in AFTERWARDS.items() for row in pair), *([NORM_EACH] if args.norm_each else [])]
 
     def note(name: str, network: nn.Module, **more: Any) -> None:
-        cells[name] = {"accuracy": accuracy_of(network, data), "parameters": size(network), **more}
+        cells[name] = {"accuracy": accuracy_there(network, data.test), "parameters": size(network), **more}
         kept_cells.write(args.out, about, cells)
         print(f"{name}: {100 * cells[name]['accuracy']:.2f} %", flush=True)
 
     if any(row not in cells for row in rows):
-        observed = first_images(data.calibration, 500 if args.quick else 5000)
-        calibration = first_images(observed, images)
+        observed = list(first_images(data.calibration, 500 if args.quick else 5000, seed=0))
+        calibration = list(first_images(observed, images, seed=0))
         groups = groups_in_scope(find_groups(model.eval(), observed[0][0][:2]))
         kept = half_of(model, groups, observed)
         if UNCUT not in cells:

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 import cells as kept_cells
-from common import accuracy_of, arguments, data_of, loaded
+from common import arguments, data_of, loaded
 
 import cosep
-from cosep.comparing import run_method, trial_of
+from cosep.comparing import accuracy_there, run_method, trial_of
 from cosep.config import paper_recovery
 from cosep.errors import ConfigError
 
@@ -47,7 +47,7 @@ class Bench:
         self.file = args.out / f"{experiment}.json"
         self.cells = kept_cells.read(self.file, self.about)
         if "base" not in self.cells:
-            self._keep("base", {"accuracy": accuracy_of(self.model, data, config.device)})
+            self._keep("base", {"accuracy": accuracy_there(self.model, data.test, config.device)})
 
     def first_widths(self) -> dict[str, int]:
         """The widths of the trial that was finished first, whichever row it is of; none if there is no trial yet."""

@@ -27,7 +27,7 @@ from cosep.observe.taps import tapped
 from cosep.outside import without_folder
 from cosep.pipeline import PruneResult, prune
 from cosep.records import Group, Layout, Selection
-from cosep.runs import flat, weights_digest, write_atomically
+from cosep.runs import difference, weights_digest, write_atomically
 from cosep.surgery import copied, output_columns
 
 OURS = "cosep"
@@ -247,7 +247,7 @@ def trial_of(name: str, seed: int, result: PruneResult, test: Batches, *, device
     return Trial(
         method=name,
         seed=seed,
-        accuracy=accuracy(copied(result.model).to(launched(device or DeviceConfig()).device), test),
+        accuracy=accuracy_there(result.model, test, device),
         macs=report["change"]["macs"],
         parameters=report["change"]["parameters"],
         updates=sum(entry["updates"] for entry in recoveries),
@@ -255,6 +255,11 @@ def trial_of(name: str, seed: int, result: PruneResult, test: Batches, *, device
         weights_sha256=weights_digest(result.model),
         remarks=(f"{TIED} ({', '.join(tied)})",) if tied else (),
     )
+
+
+def accuracy_there(model: nn.Module, test: Batches, device: DeviceConfig | None = None) -> float:
+    """The accuracy, computed on the device of the settings, by default a GPU where there is one; the model stays."""
+    return accuracy(copied(model).to(launched(device or DeviceConfig()).device), test)
 
 
 def differing(trials: Iterable[Trial]) -> list[str]:
@@ -294,17 +299,13 @@ def _stored_trials(
         trials = [Trial(**{**entry, "remarks": tuple(entry.get("remarks", ()))}) for entry in document["trials"]]
         widths = {str(group): int(width) for group, width in document["widths"].items()}
         finder = str(document["widths_of"])
-        before = {**flat(document["about"]), **flat(document["settings"])}
+        other = difference(
+            {**document["about"], **document["settings"]}, {**described["about"], **described["settings"]}
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged ({error}). Remove it: the runs beside it are kept.") from error
-    now = {**flat(described["about"]), **flat(described["settings"])}
-    for name in {**before, **now}:
-        there, here = before.get(name), json.loads(json.dumps(now.get(name)))
-        if there != here:
-            raise RunError(
-                f"{path} is another comparison: {name} was {there!r} there and is {here!r} now. Take another folder "
-                "for this one."
-            )
+    if other:
+        raise RunError(f"{path} is another comparison: {other}. Take another folder for this one.")
     return {(trial.method, trial.seed): trial for trial in trials}, widths, finder
 
 

@@ -240,6 +240,15 @@ def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
             )
 
 
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The first thing in which two descriptions differ, in words; "" if there is none."""
+    before, now = flat(there), flat(json.loads(json.dumps(here)))
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            return f"{name} was {before.get(name)!r} there and is {now.get(name)!r} now"
+    return ""
+
+
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"select": {"degree": 2}} -> {"select.degree": 2}."""
     found: dict[str, Any] = {}

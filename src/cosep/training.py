@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cosep.config import RecoverConfig, check_at_least, check_between, setting
 from cosep.errors import ConfigError, RecoveryError, RunError
-from cosep.runs import failing_as_ours, write_atomically
+from cosep.runs import difference, failing_as_ours, write_atomically
 from cosep.tune import Progress, batch_count, recover
 
 if TYPE_CHECKING:
@@ -154,12 +154,11 @@ def _stored(
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)  # never runs code of the file
         before = state.pop("described")
-        for name in {**before, **described}:
-            if before.get(name) != described.get(name):
-                raise RunError(
-                    f"{path} holds another training: {name} was {before.get(name)!r} there and is "
-                    f"{described.get(name)!r} now. Remove it to start over, or choose another place for the result."
-                )
+        if other := difference(before, described):
+            raise RunError(
+                f"{path} holds another training: {other}. Remove it to start over, or choose another place for the "
+                "result."
+            )
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
         if {name: tensor.shape for name, tensor in state["weights"].items()} != shapes:
             raise RunError(f"{path} is of another network than this one. Remove it to start over.")

@@ -53,9 +53,8 @@ def compare_command(
 
       cosep compare resnet20 --weights r20.pt --data cifar10:~/data --schedule none --seeds 10 --out untrained/
     """
-    from cosep.comparing import compare, differing, standings
+    from cosep.comparing import accuracy_there, compare, differing, standings
     from cosep.data import load_data
-    from cosep.measure import accuracy
     from cosep.saving import read_documents
     from cosep.zoo import load_model
 
@@ -91,7 +90,7 @@ def compare_command(
     for line in (*remarks, *differing(trials)):
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"unpruned {percent(accuracy(net, first.test))}; MACs left {percent(trials[0].macs)}; "
+        f"unpruned {percent(accuracy_there(net, first.test, settings.device))}; MACs left {percent(trials[0].macs)}; "
         f"{trials[0].updates} updates; "
         f"{out / 'compare.json'}",
         highlight=False,
