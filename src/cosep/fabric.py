@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,8 +37,28 @@ def launched(config: DeviceConfig) -> Fabric:
             strategy="ddp" if several else "auto",
         )
         if several:
-            fabric.launch()
+            _launch(fabric)
     return fabric
+
+
+def _launch(fabric: Fabric) -> None:
+    """Join the processes, and leave them before this one ends.
+
+    A thread of the process group that still holds a tensor when the interpreter shuts down aborts the process, after
+    all the work was done. Leaving the group ends its threads, unless somebody holds on to it: torch's own functions
+    do, as the default of an argument, when they are imported only after the group was made.
+    """
+    import torch.distributed.nn.functional
+
+    joined_before = torch.distributed.is_initialized()
+    fabric.launch()
+    if torch.distributed.is_initialized() and not joined_before:
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def batches_of_rank(batches: Iterable[Any], fabric: Fabric) -> Iterator[Any]:

@@ -35,3 +35,9 @@ def test_two_processes_find_the_statistics_and_the_plan_of_one(base, tmp_path):
     assert report["recovery"]["updates"] == result.report["recovery"]["updates"]
     # Both processes ended with the same weights: their updates were shared.
     assert len(set(found["digests"].flatten().tolist())) == 1
+    # A thread of the process group that lived on could abort its process while the interpreter shuts down.
+    if two_processes.TASKS.exists():
+        for rank in (0, 1):
+            threads = (tmp_path / f"threads-{rank}.txt").read_text()
+            assert threads
+            assert "gloo" not in threads

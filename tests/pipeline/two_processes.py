@@ -3,6 +3,8 @@
 torchrun --nproc_per_node 2 two_processes.py WEIGHTS FOLDER
 """
 
+import atexit
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from cosep.data import load_data
 from cosep.fabric import batches_of_rank, launched, merged_over_ranks
 from cosep.runs import weights_digest
 
+TASKS = Path("/proc/self/task")
 LAYERS = ("layer1.0.conv1", "layer3.0.conv1")
 
 
@@ -27,9 +30,16 @@ def settings():
     return cosep.replace_settings(cosep.preset(), changes)
 
 
+def write_threads(file):
+    if TASKS.exists():
+        file.write_text("".join((task / "comm").read_text() for task in TASKS.iterdir()))
+
+
 def main(weights, folder):
     torch.set_num_threads(1)
     folder = Path(folder)
+    # Registered first, so that it runs last: what is left when the interpreter begins to shut down.
+    atexit.register(write_threads, folder / f"threads-{os.environ['RANK']}.txt")
     data = load_data("digits", batch_size=64, eval_batch_size=100)
     model = cosep.load_model("digits_cnn", weights=weights, classes=10)
     config = settings()
