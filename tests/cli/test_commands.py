@@ -156,6 +156,8 @@ def failing(capsys, monkeypatch, *words):
         (["prune", "digits_cnn", "--data", "digits", "--out", "x", "--preset", "papr"], "preset is 'papr'"),
         (["prune", "digits_cnn", "--data", "digits", "--out", "x", "--max-classes", "1"], "must be at least 2"),
         (["prune", "digits_cnn", "--data", "digits", "--out", "x", "--max-macs", "half"], "give a share such as"),
+        (["prune", "digits_cnn", "--data", "digits", "--out", "x"], "without --weights"),
+        (["compare", "digits_cnn", "--data", "digits"], "without --weights"),
         (["report", "nowhere"], "nowhere"),
         (["bench", "nowhere"], "nowhere"),
     ],

@@ -35,7 +35,7 @@ def cosep(
     """Make a trained image classifier smaller and faster, without choosing how much to remove.
 
     Begin with [bold]cosep demo[/bold]; then [bold]cosep inspect MODEL[/bold] and
-    [bold]cosep prune MODEL --data DATA --out run/[/bold].
+    [bold]cosep prune MODEL --weights FILE --data DATA --out run/[/bold].
     """
 
 

@@ -48,6 +48,17 @@ class RunModel:
         return torch.randn(batch, *self.shape, generator=torch.Generator().manual_seed(0))
 
 
+def trained_model(spec: str, weights: Path | None, classes: int | None) -> nn.Module:
+    """The network that is to be pruned; a factory in a Python file may give it its weights by itself."""
+    model = load_model(spec, weights=weights, classes=classes)
+    if weights is None and not is_file_factory(spec):
+        raise ConfigError(
+            f"without --weights, {spec} is an untrained network, and nothing can be learnt from its channels. Give "
+            f"--weights FILE; `cosep train {spec} --data DATA --out FILE` makes such a file."
+        )
+    return model
+
+
 TrustOption = Annotated[
     bool, typer.Option("--trust", help="Run the Python file that the run folder names as its model.")
 ]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cosep.cli.common import console, percent, print_json
+from cosep.cli.common import console, percent, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 
@@ -19,7 +19,6 @@ from cosep.cli.progress import shown
 def compare_command(
     model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
     data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
-    out: Annotated[Path, typer.Option(help="A folder for all runs; a comparison that was stopped goes on there.")],
     rivals: Annotated[
         str,
         typer.Option(
@@ -28,8 +27,14 @@ def compare_command(
             "random-in-cluster, cosep-magnitude, cosep-mass.",
         ),
     ] = "random,l2,fpgm",
+    out: Annotated[
+        Path, typer.Option(help="A folder for all runs; a comparison that was stopped goes on there.")
+    ] = Path("compare-run"),
     seeds: Annotated[int, typer.Option(help="How many times each method runs, with seeds 0, 1, ...", min=1)] = 3,
-    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="The trained weights: safetensors or a state dict."),
+    ] = None,
     preset: Annotated[str, typer.Option(help="default or paper: the settings that all methods share.")] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
     widths: Annotated[
@@ -56,13 +61,12 @@ def compare_command(
     from cosep.comparing import accuracy_there, compare, differing, standings
     from cosep.data import load_data
     from cosep.saving import read_documents
-    from cosep.zoo import load_model
 
     settings = configured(preset, config, changes, model=model, data=data)
     load = partial(load_data, data, holdout=holdout, batch_size=batch_size, image_size=image_size)
     first = load(seed=settings.seed)
     classes = len(first.class_names) or None
-    net = load_model(model, weights=weights, classes=classes)
+    net = trained_model(model, weights, classes)
     given = {plan.group: len(plan.kept) for plan in read_documents(widths)[0].groups} if widths else None
     say = (lambda text: None) if quiet else (lambda text: console.print(text, highlight=False))
     with shown(quiet=quiet, run=out) as callbacks:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import console, print_json
+from cosep.cli.common import console, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.cli.summary import summary_table
@@ -17,7 +17,10 @@ def prune_command(
     model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
     data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
     out: Annotated[Path, typer.Option(help="The run folder; an interrupted run in it goes on.")],
-    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="The trained weights: safetensors or a state dict."),
+    ] = None,
     preset: Annotated[
         str, typer.Option(help="default: what works best as far as we measured; paper: the published protocol.")
     ] = "default",
@@ -42,12 +45,11 @@ def prune_command(
     """
     from cosep.data import load_data
     from cosep.pipeline import prune
-    from cosep.zoo import load_model
 
     settings = configured(preset, config, changes, model=model, data=data)
     source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size, image_size=image_size)
     classes = len(source.class_names) or None
-    net = load_model(model, weights=weights, classes=classes)
+    net = trained_model(model, weights, classes)
     about = {
         "model": model,
         "checkpoint": str(weights.resolve()) if weights else "",
