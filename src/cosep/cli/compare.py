@@ -31,10 +31,7 @@ def compare_command(
         Path, typer.Option(help="A folder for all runs; a comparison that was stopped goes on there.")
     ] = Path("compare-run"),
     seeds: Annotated[int, typer.Option(help="How many times each method runs, with seeds 0, 1, ...", min=1)] = 3,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="The trained weights: safetensors or a state dict."),
-    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
     preset: Annotated[str, typer.Option(help="default or paper: the settings that all methods share.")] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
     widths: Annotated[

@@ -17,10 +17,7 @@ def prune_command(
     model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
     data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
     out: Annotated[Path, typer.Option(help="The run folder; an interrupted run in it goes on.")],
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="The trained weights: safetensors or a state dict."),
-    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
     preset: Annotated[
         str, typer.Option(help="default: what works best as far as we measured; paper: the published protocol.")
     ] = "default",
