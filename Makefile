@@ -23,7 +23,7 @@ docs: $(STAMP)
 
 # Chromium and axe-core for the tests of the report's pages; those tests are skipped where they cannot be had.
 browser: $(STAMP)
-	sh tests/report/browser.sh $(VENV)/browser
+	sh tests/reporting/browser.sh $(VENV)/browser
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

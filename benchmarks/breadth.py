@@ -36,7 +36,7 @@ inception_next_atto gernet_s tresnet_m
 def model_specs() -> list[str]:
     """Every classifier of torchvision's registry, then the chosen ones of timm's."""
     from cosep.errors import ModelError
-    from cosep.outside import import_extra
+    from cosep.plugins import import_extra
 
     torchvision = import_extra("torchvision", ModelError)
     names = torchvision.models.list_models(module=torchvision.models)
@@ -76,7 +76,7 @@ def examine(spec: str, size: int, onnx: bool) -> dict:
     import torch
 
     from cosep.groups import find_groups, groups_in_scope
-    from cosep.measure import macs, parameters
+    from cosep.measurement import macs, parameters
     from cosep.records import GroupPlan
     from cosep.surgery import cut_all_checked, plan_for
     from cosep.zoo import load_model
@@ -126,7 +126,7 @@ def saves(spec: str, small, plan, example) -> str:
     """Whether the cut model comes back from disk computing the same bits."""
     import torch
 
-    from cosep.saving import load, save
+    from cosep.storage.artifacts import load, save
     from cosep.zoo import load_model
 
     try:
@@ -140,7 +140,7 @@ def saves(spec: str, small, plan, example) -> str:
 
 def exports(small, example) -> str:
     """Whether the cut model exports to ONNX and computes the same there."""
-    from cosep.artifact.export import export_onnx
+    from cosep.storage.export import export_onnx
 
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -18,9 +18,9 @@ import torch
 from cosep.config import SurgeryConfig
 from cosep.data import load_data
 from cosep.groups import find_groups, groups_in_scope
-from cosep.surgery.compensate import compensate
+from cosep.rebuilding.compensate import compensate
+from cosep.rebuilding.sweep import PrefixCache
 from cosep.surgery.cut import cut_group
-from cosep.surgery.sweep import PrefixCache
 from cosep.zoo import load_model
 
 

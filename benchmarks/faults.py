@@ -256,7 +256,7 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 def loaded_digest(folder: Path) -> str:
     import cosep
-    from cosep.runs import weights_digest
+    from cosep.runs.folder import weights_digest
 
     return weights_digest(cosep.load(folder, partial(cosep.load_model, "digits_cnn", classes=10)))
 
@@ -472,8 +472,8 @@ def train_base(path: Path) -> None:
 
     from cosep.config import DeviceConfig
     from cosep.data import load_data
-    from cosep.fabric import launched
-    from cosep.training import TrainConfig, train
+    from cosep.recovery.training import TrainConfig, train
+    from cosep.runs.fabric import launched
     from cosep.zoo import load_model
 
     data = load_data("digits", batch_size=64)
@@ -513,7 +513,7 @@ def main() -> None:
 
     import cosep.cli.app
     import cosep.pipeline
-    import cosep.report.page  # noqa: F401
+    import cosep.reporting.page  # noqa: F401
 
     torch.set_num_threads(1)
     out = given.out.resolve()

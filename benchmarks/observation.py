@@ -18,7 +18,7 @@ import torch
 from pairs import in_turns, ratios
 from torch import Tensor, nn
 
-from cosep.observe import observe, tapped
+from cosep.observation import observe, tapped
 from cosep.zoo import load_model
 
 

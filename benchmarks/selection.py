@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from cosep import ProfileConfig, SelectConfig, class_moments, select, separability_space
-from cosep.profile import profiles
+from cosep.profiles import profiles
 from cosep.records import ClassMoments
 
 HERE = Path(__file__).parent

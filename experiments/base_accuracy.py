@@ -11,7 +11,7 @@ import cells as kept_cells
 from common import arguments, loaded, run
 from paper import headline, key
 
-from cosep.comparing import accuracy_there
+from cosep.comparison.trials import accuracy_there
 
 
 def main() -> None:

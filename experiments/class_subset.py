@@ -25,11 +25,11 @@ from cosep.config import paper_recovery
 from cosep.data import Data
 from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
-from cosep.outside import without_folder
+from cosep.groups.numbering import channel_norms
+from cosep.plugins import without_folder
 from cosep.records import ClassMoments, Group
-from cosep.report.agreement import spearman
-from cosep.select import with_width
-from cosep.surgery import channel_norms
+from cosep.reporting.agreement import spearman
+from cosep.selection import with_width
 
 COUNTS = (2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000)
 

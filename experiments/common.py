@@ -14,11 +14,11 @@ from torch import nn
 import cosep
 from cosep.data import Data, load_data
 from cosep.errors import CosepError
-from cosep.job import first_images
-from cosep.outside import without_folder
+from cosep.groups.numbering import output_columns
+from cosep.plugins import without_folder
 from cosep.records import ClassHistograms, ClassMoments, Group
-from cosep.runs import weights_digest
-from cosep.surgery import output_columns
+from cosep.runs.folder import weights_digest
+from cosep.runs.state import first_images
 
 QUICK_IMAGES = 300  # of the test data, with --quick
 

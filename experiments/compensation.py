@@ -16,16 +16,18 @@ import cells as kept_cells
 from common import arguments, loaded, parts_of, run
 from torch import Tensor, nn
 
-from cosep.comparing import accuracy_there
+from cosep.comparison.trials import accuracy_there
 from cosep.config import SurgeryConfig
 from cosep.groups import find_groups, groups_in_scope
-from cosep.job import first_images
-from cosep.observe import observe
-from cosep.profile import separability_space
+from cosep.groups.numbering import channel_norms
+from cosep.observation import observe
+from cosep.profiles import separability_space
+from cosep.rebuilding import compensate, reestimate_batchnorm
+from cosep.rebuilding.sweep import PrefixCache
 from cosep.records import Compensation, Group, Layout, Selection
-from cosep.select import with_width
-from cosep.surgery import channel_norms, compensate, cut_group, reestimate_batchnorm
-from cosep.surgery.sweep import PrefixCache
+from cosep.runs.state import first_images
+from cosep.selection import with_width
+from cosep.surgery import cut_group
 
 Batches = list[tuple[Tensor, Tensor]]
 UNCUT, CUT, COMPENSATED = "uncut", "cut only", "compensated"

@@ -21,10 +21,10 @@ from paper import figures, key
 import cosep
 from cosep.data import Data
 from cosep.groups import groups_in_scope
+from cosep.groups.numbering import channel_norms
 from cosep.records import ClassHistograms, Space
-from cosep.report.agreement import spearman
-from cosep.select import with_width
-from cosep.surgery import channel_norms
+from cosep.reporting.agreement import spearman
+from cosep.selection import with_width
 
 BINS = (64, 32, 16)
 THIRDS = ("early", "middle", "late")

@@ -26,14 +26,14 @@ from paper import figures
 from torch import nn
 
 import cosep
-from cosep.artifact.export import export_onnx
 from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
-from cosep.measure import latency, macs
-from cosep.measure.latency import Latency, onnx_latency
-from cosep.preparing import checked_widths
+from cosep.measurement import latency, macs
+from cosep.measurement.latency import Latency, onnx_latency
 from cosep.records import Group, Layout
-from cosep.saving import read_documents
+from cosep.runs.preflight import checked_widths
+from cosep.storage.artifacts import read_documents
+from cosep.storage.export import export_onnx
 from cosep.surgery import cut_group
 from cosep.zoo import input_shape
 

@@ -16,9 +16,9 @@ import cells as kept_cells
 from common import run, short_names
 from paper import figures, key
 
-from cosep.outside import without_folder
-from cosep.runs import read_description
-from cosep.saving import read_documents
+from cosep.plugins import without_folder
+from cosep.runs.folder import read_description
+from cosep.storage.artifacts import read_documents
 
 DECIDING = ("observe", "profile", "select")
 REPAIRING = ("compensate", "batchnorm")

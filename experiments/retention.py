@@ -18,10 +18,10 @@ import cells as kept_cells
 from common import run, short_names
 from paper import figures, headline
 
-from cosep.outside import without_folder
-from cosep.report.agreement import spearman
-from cosep.runs import read_description
-from cosep.saving import read_documents
+from cosep.plugins import without_folder
+from cosep.reporting.agreement import spearman
+from cosep.runs.folder import read_description
+from cosep.storage.artifacts import read_documents
 
 
 def main() -> None:

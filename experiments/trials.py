@@ -13,7 +13,7 @@ import cells as kept_cells
 from common import arguments, data_of, loaded
 
 import cosep
-from cosep.comparing import accuracy_there, run_method, trial_of
+from cosep.comparison.trials import accuracy_there, run_method, trial_of
 from cosep.config import paper_recovery
 from cosep.errors import ConfigError
 

@@ -8,10 +8,10 @@ from safetensors.torch import load, save
 from torch import nn
 
 with harness.covered():
-    from cosep.artifact.files import seal_of
-    from cosep.job import from_checkpoint
     from cosep.records import GroupPlan, Plan
-    from cosep.runs import CHECKPOINT, CHECKPOINT_FORMAT, Run, _digest
+    from cosep.runs.folder import CHECKPOINT, CHECKPOINT_FORMAT, Run, _digest
+    from cosep.runs.state import from_checkpoint
+    from cosep.storage.files import seal_of
     from cosep.surgery import apply_layout, plan_to_document
 
 NET = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))

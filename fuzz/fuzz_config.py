@@ -11,8 +11,8 @@ with harness.covered():
     from cosep.cli.options import configured
     from cosep.config import preset, settings
     from cosep.errors import CosepError
-    from cosep.runs import read_description
-    from cosep.toml import to_toml
+    from cosep.runs.folder import read_description
+    from cosep.storage.toml import to_toml
 
 FOLDER = harness.SCRATCH / "run"
 FOLDER.mkdir()

@@ -6,8 +6,8 @@ import harness
 from torch import nn
 
 with harness.covered():
-    from cosep.artifact.documents import decode
     from cosep.records import GroupPlan, Plan, Selection
+    from cosep.storage.documents import decode
     from cosep.surgery.cut import apply_layout
     from cosep.surgery.plan import plan_from_document, plan_to_document
 

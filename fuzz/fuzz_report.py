@@ -6,17 +6,17 @@ import harness
 import torch
 
 with harness.covered():
-    from cosep.artifact.documents import decode
     from cosep.cli.progress import group_line
     from cosep.cli.summary import summary_table
     from cosep.errors import ArtifactError
-    from cosep.forms import misfit
     from cosep.records import GroupPlan, Plan, Selection
-    from cosep.report.comparison import comparison_page
-    from cosep.report.evidence import Evidence, evidence_from_bytes, evidence_to_bytes
-    from cosep.report.page import run_page
-    from cosep.report.run import RunRecord, check_report
-    from cosep.runs import _ABOUT
+    from cosep.reporting.comparison import comparison_page
+    from cosep.reporting.evidence import Evidence, evidence_from_bytes, evidence_to_bytes
+    from cosep.reporting.page import run_page
+    from cosep.reporting.run import RunRecord, check_report
+    from cosep.runs.folder import _ABOUT
+    from cosep.storage.documents import decode
+    from cosep.storage.schemas import misfit
     from cosep.surgery.plan import plan_from_document, plan_to_document
 
 CHANNELS, CLASSES = 4, 3

@@ -6,7 +6,7 @@ import torch
 
 import cosep
 from cosep.errors import CalibrationError, ConfigError
-from cosep.select import cluster_at
+from cosep.selection import cluster_at
 
 
 def redundant(copies=6, kinds=4, samples=400, seed=0):

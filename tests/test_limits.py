@@ -1,7 +1,7 @@
 import pytest
 
-from cosep.limits import fitting_widths, width_at
 from cosep.records import Selection
+from cosep.selection.limits import fitting_widths, width_at
 
 
 def curve(n, power=0.5):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cosep.errors import RunError
-from cosep.runs import Checkpoint, opened, read_description, to_toml, weights_digest, write_atomically
+from cosep.runs.folder import Checkpoint, opened, read_description, to_toml, weights_digest, write_atomically
 
 DESCRIPTION = {"about": {"model": "net", "input": [3, 8, 8]}, "select": {"degree": 2, "silhouette": "mean"}, "seed": 0}
 

@@ -10,12 +10,12 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
-import cosep.training
+import cosep.recovery.training
 from cosep.cli.app import app
 from cosep.config import DeviceConfig
 from cosep.errors import ConfigError, RecoveryError, RunError
-from cosep.fabric import launched
-from cosep.training import TrainConfig, moving_average, recipe, train
+from cosep.recovery.training import TrainConfig, moving_average, recipe, train
+from cosep.runs.fabric import launched
 from cosep.zoo import input_shape, load_model
 
 
@@ -200,13 +200,13 @@ def test_the_command_goes_on_and_leaves_only_the_result(tmp_path, monkeypatch):
     words = ["train", "digits_cnn", "--data", "digits", "--accelerator", "cpu", "--epochs", "1", "--out"]
     whole = tmp_path / "whole.safetensors"
     assert CliRunner().invoke(app, [*words, str(whole)]).exit_code == 0
-    real = cosep.training.train
+    real = cosep.recovery.training.train
     hurried = partial(real, checkpoint_seconds=0)
-    monkeypatch.setattr("cosep.training.train", lambda *a, **k: hurried(*a, **{**k, "on_update": stop_at(5)}))
+    monkeypatch.setattr("cosep.recovery.training.train", lambda *a, **k: hurried(*a, **{**k, "on_update": stop_at(5)}))
     stopped = CliRunner().invoke(app, [*words, str(out)])
     assert isinstance(stopped.exception, Stopped)
     assert [path.name for path in tmp_path.iterdir() if "whole" not in path.name] == ["net.safetensors.partial"]
-    monkeypatch.setattr("cosep.training.train", real)
+    monkeypatch.setattr("cosep.recovery.training.train", real)
     done = CliRunner().invoke(app, [*words, str(out)])
     assert done.exit_code == 0, done.output
     assert "going on from" in done.stderr

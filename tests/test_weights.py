@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from cosep.weights import load_weights
+from cosep.storage.tensors import load_weights
 
 
 class Versioned(nn.Linear):

@@ -22,14 +22,15 @@ from cosep.config import (
 from cosep.errors import CosepError
 from cosep.features import select_channels
 from cosep.groups import find_groups
-from cosep.job import Callbacks
-from cosep.observe import class_histograms, class_moments, observe, observe_histograms
+from cosep.observation import class_histograms, class_moments, observe, observe_histograms
 from cosep.pipeline import PruneResult, prune
-from cosep.profile import profiles, separability_space
+from cosep.profiles import profiles, separability_space
+from cosep.rebuilding import compensate, reestimate_batchnorm
 from cosep.records import ClassHistograms, ClassMoments, Group, GroupPlan, Plan, Selection, Space
-from cosep.saving import load, save
-from cosep.select import select
-from cosep.surgery import compensate, cut, cut_checked, reestimate_batchnorm
+from cosep.runs.state import Callbacks
+from cosep.selection import select
+from cosep.storage.artifacts import load, save
+from cosep.surgery import cut, cut_checked
 from cosep.zoo import load_model
 
 __all__ = [

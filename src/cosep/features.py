@@ -8,10 +8,10 @@ import numpy as np
 from torch import Tensor
 
 from cosep.config import ObserveConfig, ProfileConfig, SelectConfig
-from cosep.observe import class_histograms, class_moments
-from cosep.profile import separability_space
+from cosep.observation import class_histograms, class_moments
+from cosep.profiles import separability_space
 from cosep.records import Selection
-from cosep.select import check_degree, select
+from cosep.selection import check_degree, select
 
 
 def select_channels(

@@ -14,29 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.artifact.folder import settle
-from cosep.batches import check_loader
 from cosep.config import PruneConfig, preset, settings
+from cosep.data.batches import check_loader
 from cosep.errors import ConfigError
-from cosep.fabric import batches_of_rank, launched, merged_over_ranks, same_weights_everywhere
 from cosep.groups import find_groups
-from cosep.job import (
-    Batches,
-    Callbacks,
-    Choose,
-    Clock,
-    Job,
-    Recover,
-    State,
-    calibration_pass,
-    from_checkpoint,
-    to_checkpoint,
-)
-from cosep.measure import accuracy, compare, latency, macs, measure, parameters
-from cosep.measure.measurement import Measurement
-from cosep.modes import laid_out_like
-from cosep.observe import check_moments, observe, observe_histograms
-from cosep.preparing import (
+from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
+from cosep.measurement import accuracy, compare, latency, macs, measure, parameters
+from cosep.measurement.measurement import Measurement
+from cosep.models.modes import laid_out_like
+from cosep.observation import check_moments, observe, observe_histograms
+from cosep.profiles import separability_space
+from cosep.rebuilding import compensate, reestimate_batchnorm
+from cosep.records import ClassMoments, Compensation, Group, GroupPlan, Plan, Selection
+from cosep.recovery import Progress, recover
+from cosep.reporting.folders import draw_page, write_evidence
+from cosep.runs.fabric import batches_of_rank, launched, merged_over_ranks, same_weights_everywhere
+from cosep.runs.folder import Run, opened, weights_digest
+from cosep.runs.preflight import (
     LATENCY_REPEATS,
     accepted_model,
     blocks_around,
@@ -48,24 +42,22 @@ from cosep.preparing import (
     first_input,
     limited_widths,
 )
-from cosep.profile import separability_space
-from cosep.records import ClassMoments, Compensation, Group, GroupPlan, Plan, Selection
-from cosep.reporting import draw_page, write_evidence
-from cosep.runs import Run, opened, weights_digest
-from cosep.saving import is_saved, load, read_documents, save
-from cosep.select import balance, round_up, select, with_width
-from cosep.surgery import (
-    TwinCheck,
-    channel_norms,
-    compensate,
-    consumer_norms,
-    copied,
-    cut_checked,
-    fingerprint,
-    output_columns,
-    reestimate_batchnorm,
+from cosep.runs.state import (
+    Batches,
+    Callbacks,
+    Choose,
+    Clock,
+    Job,
+    Recover,
+    State,
+    calibration_pass,
+    from_checkpoint,
+    to_checkpoint,
 )
-from cosep.tune import Progress, recover
+from cosep.selection import balance, round_up, select, with_width
+from cosep.storage.artifacts import is_saved, load, read_documents, save
+from cosep.storage.folder import settle
+from cosep.surgery import TwinCheck, copied, cut_checked, fingerprint
 
 REPORT_FORMAT = 1
 

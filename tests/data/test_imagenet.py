@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from cosep.cli.app import app
 from cosep.config import paper_recovery
 from cosep.data import load_data
-from cosep.report.evidence import evidence_from_bytes
-from cosep.saving import load
+from cosep.reporting.evidence import evidence_from_bytes
+from cosep.storage.artifacts import load
 
 CLASSES, SIZE = 1000, 16
 NET = """

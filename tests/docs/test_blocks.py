@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import cosep.pipeline
-import cosep.training
+import cosep.recovery.training
 from tests.docs.blocks import INLINE, ROOT, Block, blocks, given, known_flags, pages, parse_script, run
 from tests.docs.given import provide
 
@@ -17,7 +17,7 @@ UPDATES, IMAGES = 1, 100  # of any training, and of any look at the calibration 
 def short_work(monkeypatch):
     look = cosep.pipeline.calibration_pass
     monkeypatch.setattr(cosep.pipeline, "calibration_pass", lambda job, n: look(job, min(n or IMAGES, IMAGES)))
-    for module in (cosep.pipeline, cosep.training):
+    for module in (cosep.pipeline, cosep.recovery.training):
         real = module.recover
         monkeypatch.setattr(
             module,

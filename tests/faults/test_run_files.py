@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import cosep
-from cosep.artifact.files import seal_of
-from cosep.artifact.folder import check_beside, read_artifact, write_artifact
 from cosep.errors import ArtifactError, CosepError, RunError
-from cosep.runs import Checkpoint, opened
-from cosep.saving import read_documents
+from cosep.runs.folder import Checkpoint, opened
+from cosep.storage.artifacts import read_documents
+from cosep.storage.files import seal_of
+from cosep.storage.folder import check_beside, read_artifact, write_artifact
 
 DESCRIPTION = {"about": {"model": "net"}, "seed": 0}
 FAST = {

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from cosep.artifact.documents import encode
-from cosep.artifact.folder import _seal
-from cosep.report import evidence_to_bytes
-from cosep.saving import save as save_model
+from cosep.reporting import evidence_to_bytes
+from cosep.storage.artifacts import save as save_model
+from cosep.storage.documents import encode
+from cosep.storage.folder import _seal
+from cosep.storage.toml import to_toml
 from cosep.surgery.plan import fingerprint
-from cosep.toml import to_toml
-from tests.report.made import record
+from tests.reporting.made import record
 
 ABOUT = {
     "model": "digits_cnn", "checkpoint": "", "classes": 10, "input": [1, 8, 8], "data": "digits",

@@ -9,7 +9,7 @@ import torch
 import cosep
 from cosep.config import preset, replace_settings
 from cosep.data import load_data
-from cosep.reporting import draw_page
+from cosep.reporting.folders import draw_page
 from cosep.zoo import load_model
 from tests.hostile.made import make_run, small
 

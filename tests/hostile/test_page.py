@@ -7,7 +7,7 @@ import pytest
 
 from cosep.cli.common import printable
 from cosep.cli.progress import group_line
-from cosep.reporting import draw_page
+from cosep.reporting.folders import draw_page
 from tests.hostile.made import ABOUT, make_run
 
 SCRIPT = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"

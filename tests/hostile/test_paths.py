@@ -7,8 +7,8 @@ import os
 import pytest
 
 from cosep.errors import ArtifactError, CosepError, RunError
-from cosep.reporting import draw_page, read_run
-from cosep.runs import CHECKPOINT, Checkpoint, opened, read_description, write_atomically
+from cosep.reporting.folders import draw_page, read_run
+from cosep.runs.folder import CHECKPOINT, Checkpoint, opened, read_description, write_atomically
 from tests.hostile.made import ABOUT, all_files, make_run
 
 OURS = [

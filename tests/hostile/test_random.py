@@ -13,28 +13,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from cosep.artifact.documents import decode
-from cosep.artifact.files import seal_of
 from cosep.cli.common import run_model
 from cosep.cli.options import configured
 from cosep.config import preset
 from cosep.config import settings as settings_of
 from cosep.data.cifar import _LAYOUTS, _class_names, _read_file
 from cosep.errors import CosepError, ModelError, RunError
-from cosep.forms import COUNT, FINITE, POSITIVE, SCALAR, Each, Maybe, misfit
-from cosep.job import from_checkpoint
 from cosep.records import Plan
-from cosep.report import evidence_from_bytes, evidence_to_bytes
-from cosep.report.page import run_page
-from cosep.report.run import check_report
-from cosep.runs import CHECKPOINT, Checkpoint, Run, _digest
+from cosep.reporting import evidence_from_bytes, evidence_to_bytes
+from cosep.reporting.page import run_page
+from cosep.reporting.run import check_report
+from cosep.runs.folder import CHECKPOINT, Checkpoint, Run, _digest
+from cosep.runs.state import from_checkpoint
+from cosep.storage.documents import decode
+from cosep.storage.files import seal_of
+from cosep.storage.schemas import COUNT, FINITE, POSITIVE, SCALAR, Each, Maybe, misfit
+from cosep.storage.tensors import load_weights
+from cosep.storage.toml import to_toml
 from cosep.surgery.cut import apply_layout
 from cosep.surgery.plan import plan_from_document, plan_to_document
-from cosep.toml import to_toml
-from cosep.weights import load_weights
 from cosep.zoo import load_checkpoint
 from tests.hostile.made import ABOUT, small
-from tests.report.made import record
+from tests.reporting.made import record
 
 # The same examples every time: what fails in one place fails in all.
 some = settings(

@@ -16,17 +16,17 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from cosep.artifact.documents import decode
 from cosep.data.cifar import read_cifar
 from cosep.data.folders import read_folders
 from cosep.errors import ArtifactError, ConfigError, DataError, ModelError, PlanError, RunError
-from cosep.report import evidence_from_bytes
-from cosep.reporting import read_run
-from cosep.runs import read_description
-from cosep.saving import load
+from cosep.reporting import evidence_from_bytes
+from cosep.reporting.folders import read_run
+from cosep.runs.folder import read_description
+from cosep.storage.artifacts import load
+from cosep.storage.documents import decode
+from cosep.storage.tensors import MOST_TENSORS
+from cosep.storage.toml import read_toml
 from cosep.surgery.plan import plan_from_document
-from cosep.toml import read_toml
-from cosep.weights import MOST_TENSORS
 from cosep.zoo import load_checkpoint
 from tests.hostile.made import ABOUT, make_run, put, safetensors, small
 

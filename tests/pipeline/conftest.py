@@ -6,8 +6,8 @@ import pytest
 
 from cosep.config import DeviceConfig, preset, replace_settings
 from cosep.data import load_data
-from cosep.fabric import launched
-from cosep.training import TrainConfig, train
+from cosep.recovery.training import TrainConfig, train
+from cosep.runs.fabric import launched
 from cosep.zoo import load_model
 
 CPU = {"device": {"accelerator": "cpu"}}

@@ -17,7 +17,7 @@ import torch
 
 import cosep
 from cosep.data import load_data
-from cosep.saving import is_saved
+from cosep.storage.artifacts import is_saved
 
 RESULT = ("model.safetensors", "plan.json")
 

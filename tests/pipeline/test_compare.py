@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import cosep
-from cosep.comparing import OURS, TIED, Trial, chooser, compare, differing, methods, standings
+from cosep.comparison.trials import OURS, TIED, Trial, chooser, compare, differing, methods, standings
 from cosep.data import load_data
 from cosep.errors import ConfigError, RunError
-from cosep.saving import read_documents
+from cosep.storage.artifacts import read_documents
 
 SCORED = [name for name, method in methods().items() if method.score]
 

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_model
 
 import cosep
 from cosep.data import load_data
-from cosep.saving import read_documents
+from cosep.storage.artifacts import read_documents
 from tests.pipeline import two_processes
 
 SCRIPT = Path(two_processes.__file__)

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 import cosep
-from cosep.baselines import random_channels
 from cosep.config import preset, replace_settings
+from cosep.criteria import random_channels
 from cosep.data import load_data
 from cosep.errors import CalibrationError, ConfigError, CosepError, DataError, ModelError
-from cosep.measure import macs, parameters
+from cosep.measurement import macs, parameters
 from tests.pipeline.conftest import CPU, trained
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_model
 
 import cosep
 from cosep.errors import RunError
-from cosep.saving import is_saved
+from cosep.storage.artifacts import is_saved
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
 
@@ -95,14 +95,14 @@ def test_a_full_disk_loses_nothing_that_was_saved(base, digits, quick, tmp_path,
     whole = start(base, digits, config, tmp_path / "whole")
     written = []
 
-    def full(path, content, real=cosep.runs.write_atomically):
+    def full(path, content, real=cosep.runs.folder.write_atomically):
         if len(written) == 3:
             raise OSError(28, "No space left on device", str(path))
         written.append(path)
         real(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("cosep.runs.write_atomically", full)
+        patch.setattr("cosep.runs.folder.write_atomically", full)
         with pytest.raises(RunError, match=r"could not be written: No space left on device\. Nothing that was saved"):
             start(base, digits, config, tmp_path / "run")
     resumed = start(base, digits, config, tmp_path / "run")

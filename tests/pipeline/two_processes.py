@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 import cosep
 from cosep.data import load_data
-from cosep.fabric import batches_of_rank, launched, merged_over_ranks
-from cosep.runs import weights_digest
+from cosep.runs.fabric import batches_of_rank, launched, merged_over_ranks
+from cosep.runs.folder import weights_digest
 
 TASKS = Path("/proc/self/task")
 LAYERS = ("layer1.0.conv1", "layer3.0.conv1")

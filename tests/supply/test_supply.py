@@ -77,7 +77,7 @@ def test_the_wheel_holds_the_package_with_its_types_and_data_and_nothing_else(bu
     ours = {f"cosep/{p.relative_to(ROOT / 'src/cosep').as_posix()}" for p in (ROOT / "src/cosep").rglob("*.py")}
     assert ours <= names
     assert {"cosep/py.typed", "cosep/data/digits.npz"} <= names
-    assert any(name.startswith("cosep/report/assets/") for name in names)
+    assert any(name.startswith("cosep/reporting/assets/") for name in names)
     assert {name.split("/")[0] for name in names} == {"cosep", f"cosep-{cosep.__version__}.dist-info"}
 
 

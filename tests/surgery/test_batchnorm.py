@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from cosep.errors import CalibrationError
-from cosep.surgery.batchnorm import reestimate_batchnorm
+from cosep.rebuilding.batchnorm import reestimate_batchnorm
 
 
 def net():

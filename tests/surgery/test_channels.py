@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from cosep.groups import find_groups
-from cosep.surgery import channel_norms, consumer_norms
+from cosep.groups.numbering import channel_norms, consumer_norms
 
 
 def norms_by_hand(model, group, consumer, of_channel):

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from cosep.config import SurgeryConfig
 from cosep.errors import CalibrationError, PlanError
+from cosep.rebuilding.compensate import compensate
 from cosep.records import Group, Slice
-from cosep.surgery.compensate import compensate
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from cosep.groups import find_groups, groups_in_scope
-from cosep.surgery.compensate import compensate
+from cosep.rebuilding.compensate import compensate
+from cosep.rebuilding.sweep import PrefixCache
 from cosep.surgery.cut import cut_group
-from cosep.surgery.sweep import PrefixCache
-from cosep.surgery.twin import cut_checked
+from cosep.surgery.masked import cut_checked
 
 
 class Mixed(nn.Module):

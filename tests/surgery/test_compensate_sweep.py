@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cosep.surgery.sweep import PrefixCache, sweep
+from cosep.rebuilding.sweep import PrefixCache, sweep
 
 
 class Block(nn.Module):

@@ -25,7 +25,7 @@ def test_torchvision_is_imported_although_its_compiled_operators_are_missing(tmp
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from cosep.errors import ModelError\n"
-        "from cosep.outside import import_extra\n"
+        "from cosep.plugins import import_extra\n"
         "try:\n    import torchvision\nexcept RuntimeError as e:\n    assert 'torchvision::nms' in str(e)\n"
         "else:\n    raise SystemExit('the import was expected to fail by itself')\n"
         "assert import_extra('torchvision', ModelError).complete\n"

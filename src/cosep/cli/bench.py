@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cosep.cli.common import RunModel, TrustOption, console, print_json, run_model, shape_of
 from cosep.config import check_at_least, check_choice
-from cosep.measure.latency import Latency, MemoryFormat
+from cosep.measurement.latency import Latency, MemoryFormat
 
 ModelOption = Annotated[
     str | None,
@@ -39,8 +39,8 @@ def bench_command(
 
     Example: cosep bench run/ --threads 1 --memory-format channels_last
     """
-    from cosep.measure import latency
-    from cosep.saving import load
+    from cosep.measurement import latency
+    from cosep.storage.artifacts import load
 
     check_at_least("--batch", batch, 1)
     check_choice("--memory-format", memory_format, MemoryFormat)

@@ -15,9 +15,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from cosep.errors import ConfigError, RunError
-from cosep.outside import is_file_factory
-from cosep.runs import read_description
-from cosep.saving import read_documents
+from cosep.plugins import is_file_factory
+from cosep.runs.folder import read_description
+from cosep.storage.artifacts import read_documents
 from cosep.zoo import input_shape, load_model
 
 # Of several processes of one run, the first speaks.

@@ -55,9 +55,9 @@ def compare_command(
 
       cosep compare resnet20 --weights r20.pt --data cifar10:~/data --schedule none --seeds 10 --out untrained/
     """
-    from cosep.comparing import accuracy_there, compare, differing, standings
+    from cosep.comparison.trials import accuracy_there, compare, differing, standings
     from cosep.data import load_data
-    from cosep.saving import read_documents
+    from cosep.storage.artifacts import read_documents
 
     settings = configured(preset, config, changes, model=model, data=data)
     load = partial(load_data, data, holdout=holdout, batch_size=batch_size, image_size=image_size)

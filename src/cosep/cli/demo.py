@@ -26,12 +26,12 @@ def demo_command(
 
     Example: cosep demo
     """
-    from cosep.baselines import random_channels
     from cosep.config import DeviceConfig, preset, replace_settings
+    from cosep.criteria import random_channels
     from cosep.data import load_data
-    from cosep.fabric import launched
     from cosep.pipeline import prune
-    from cosep.training import TrainConfig, train
+    from cosep.recovery.training import TrainConfig, train
+    from cosep.runs.fabric import launched
     from cosep.zoo import load_model
 
     _clear(out)
@@ -76,7 +76,7 @@ def _clear(folder: Path) -> None:
     """Remove the folder of an earlier demo; anything else stays where it is."""
     if not folder.exists() or not any(folder.iterdir()):
         return
-    from cosep.runs import read_description
+    from cosep.runs.folder import read_description
 
     if read_description(folder).get("about", {}).get("model") != MODEL:
         raise RunError(f"{folder} is not of an earlier demo. Choose another folder with --out.")

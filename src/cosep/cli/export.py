@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.artifact.export import ExportCheck
 from cosep.cli.bench import (
     ClassesOption,
     InputOption,
@@ -20,7 +19,8 @@ from cosep.cli.bench import (
 )
 from cosep.cli.common import TrustOption, console, print_json
 from cosep.errors import ConfigError
-from cosep.measure.latency import Latency
+from cosep.measurement.latency import Latency
+from cosep.storage.export import ExportCheck
 
 
 def export_command(
@@ -43,9 +43,9 @@ def export_command(
 
     Example: cosep export run/ --onnx model.onnx
     """
-    from cosep.artifact import export_onnx, export_torch
-    from cosep.measure import latency, onnx_latency
-    from cosep.saving import load
+    from cosep.measurement import latency, onnx_latency
+    from cosep.storage import export_onnx, export_torch
+    from cosep.storage.artifacts import load
 
     if onnx is None and torch is None:
         raise ConfigError("nothing to export: give --onnx FILE, --torch FILE or both.")

@@ -76,7 +76,7 @@ def configured(
     if preset_name == "paper":
         config = replace_settings(config, {"recover": paper_recovery(model, data)})
     if file is not None:
-        from cosep.toml import read_toml
+        from cosep.storage.toml import read_toml
 
         stored = read_toml(file)
         stored.pop("about", None)  # what a run folder's config.toml says of its model and data

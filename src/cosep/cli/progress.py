@@ -19,8 +19,8 @@ from rich.progress import (
 )
 
 from cosep.cli.common import console, printable
-from cosep.job import Callbacks
 from cosep.records import Group
+from cosep.runs.state import Callbacks
 
 WORDS = {
     "observe": "observing",

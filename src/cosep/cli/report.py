@@ -13,8 +13,8 @@ from cosep.cli.summary import summary_table
 from cosep.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from cosep.report.agreement import Agreement
-    from cosep.report.run import RunRecord
+    from cosep.reporting.agreement import Agreement
+    from cosep.reporting.run import RunRecord
 
 
 def report_command(
@@ -40,8 +40,8 @@ def report_command(
 
       cosep report run/ --figures figures/ --data cifar10:~/data
     """
-    from cosep.reporting import read_runs, write_page
-    from cosep.runs import PAGE
+    from cosep.reporting.folders import read_runs, write_page
+    from cosep.runs.folder import PAGE
 
     if data is not None and (figures is None or len(runs) > 1):
         raise ConfigError("--data is for the figures of one run. Give one run folder and --figures DIR with it.")
@@ -54,7 +54,7 @@ def report_command(
         _summarise(records[0].report)
     write_page(records, path)
     if figures is not None:
-        from cosep.report.figures import write_figures
+        from cosep.reporting.figures import write_figures
 
         agreements = _agreements(runs[0], records[0], data, trusted=trust) if data else []
         drawn = write_figures(records, figures, agreements=agreements, group=group)
@@ -72,7 +72,7 @@ def _as_json(records: list[RunRecord]) -> dict[str, Any]:
     """The report of one run, or what the comparison page shows of several."""
     if len(records) == 1:
         return dict(records[0].report)
-    from cosep.report.comparison import comparison_document
+    from cosep.reporting.comparison import comparison_document
 
     return comparison_document(records)
 
@@ -89,13 +89,13 @@ def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) ->
     """Gaussian against histogram JM on the network that the run started from, with the run's own settings."""
     from cosep.config import preset, replace_settings
     from cosep.data import load_data
-    from cosep.reporting import agreements_of
+    from cosep.reporting.folders import agreements_of
 
     config = replace_settings(preset(), record.report["settings"])
     if not record.about.get("checkpoint"):
         raise RunError(
             f"{folder}/config.toml names no checkpoint, so the unpruned network cannot be observed again. "
-            "Leave out --data, or use cosep.reporting.agreements_of in Python."
+            "Leave out --data, or use cosep.reporting.folders.agreements_of in Python."
         )
     named = run_model(folder, trusted=trusted)
     source = load_data(data, seed=config.seed, batch_size=128)

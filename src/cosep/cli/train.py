@@ -52,9 +52,9 @@ def train_command(
 
     from cosep.config import DeviceConfig
     from cosep.data import load_data
-    from cosep.fabric import launched
-    from cosep.measure import accuracy
-    from cosep.training import recipe, train
+    from cosep.measurement import accuracy
+    from cosep.recovery.training import recipe, train
+    from cosep.runs.fabric import launched
     from cosep.zoo import load_model
 
     given: dict[str, Any] = {

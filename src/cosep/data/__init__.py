@@ -17,7 +17,7 @@ from cosep.data.loader import Batch, Loader, Split, all_of
 from cosep.data.order import stratified
 from cosep.data.tensors import TensorSplit
 from cosep.errors import ConfigError, DataError
-from cosep.outside import call_factory, file_factory, is_file_factory
+from cosep.plugins import call_factory, file_factory, is_file_factory
 
 __all__ = ["Data", "Loader", "TensorSplit", "data_names", "load_data"]
 

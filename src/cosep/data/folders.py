@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from cosep.data.loader import Batch
 from cosep.data.order import batches_of, chance, epoch_order, steps_of
 from cosep.errors import DataError
-from cosep.outside import import_extra
+from cosep.plugins import import_extra
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 224  # of ImageNet's crops; other sizes keep the same proportions

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from cosep.errors import TraceError
-from cosep.given import check_structure
 from cosep.groups.flow import Flow, SideKey, follow
+from cosep.models.acceptance import check_structure
 from cosep.records import Group, Scope, Side, Slice
 
 SideMembers = Mapping[SideKey, list[int]]  # one channel: its positions on every side that holds it

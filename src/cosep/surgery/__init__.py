@@ -1,23 +1,15 @@
-"""Plans, cuts and their proof."""
+"""Plans, cuts, and the check of a cut against a masked copy."""
 
-from cosep.surgery.batchnorm import reestimate_batchnorm
-from cosep.surgery.channels import channel_norms, consumer_norms, output_columns
-from cosep.surgery.compensate import compensate
 from cosep.surgery.cut import apply_layout, copied, cut, cut_group, layout_of
+from cosep.surgery.masked import CutResult, TwinCheck, check_cut, cut_all_checked, cut_checked
 from cosep.surgery.plan import check_plan, fingerprint, plan_for, plan_from_document, plan_to_document
-from cosep.surgery.sweep import PrefixCache
-from cosep.surgery.twin import CutResult, TwinCheck, check_cut, cut_all_checked, cut_checked
 
 __all__ = [
     "CutResult",
-    "PrefixCache",
     "TwinCheck",
     "apply_layout",
-    "channel_norms",
     "check_cut",
     "check_plan",
-    "compensate",
-    "consumer_norms",
     "copied",
     "cut",
     "cut_all_checked",
@@ -25,9 +17,7 @@ __all__ = [
     "cut_group",
     "fingerprint",
     "layout_of",
-    "output_columns",
     "plan_for",
     "plan_from_document",
     "plan_to_document",
-    "reestimate_batchnorm",
 ]

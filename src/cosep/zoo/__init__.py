@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from cosep.errors import ModelError
-from cosep.outside import call_factory, file_factory, is_file_factory
+from cosep.plugins import call_factory, file_factory, is_file_factory
 from cosep.zoo.checkpoints import load_checkpoint, read_state_dict
 from cosep.zoo.cifar_resnet import CifarResNet
 from cosep.zoo.densenet import CifarDenseNet

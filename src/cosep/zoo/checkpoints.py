@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import ModelError
-from cosep.weights import read_tensors
+from cosep.storage.tensors import read_tensors
 
 _WRAPPERS = (
     "state_dict",

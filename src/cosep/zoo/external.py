@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from cosep.errors import ModelError
-from cosep.outside import import_extra
+from cosep.plugins import import_extra
 
 # Training heads that make these two return a tuple; torchvision's own pretrained models come without them, too.
 _TRAINING_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}

@@ -1,0 +1,1 @@
+"""Several ways to choose channels, taken through the same chain at the same widths."""

@@ -1,0 +1,114 @@
+"""Criteria that look at weights, and at their gradients. The only home of the package `torch_pruning`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvTransposeNd
+
+from cosep.errors import ConfigError
+from cosep.models.modes import logits_of, training_flags_kept
+
+Criterion = Literal["l1", "l2", "bn-scale", "taylor"]
+
+# A layer, and which of its outputs (width,) are the group's channels.
+Outputs = Sequence[tuple[nn.Module, Tensor]]
+
+
+class _Item(NamedTuple):
+    """One layer of a group, in the form in which Torch-Pruning's criteria read it."""
+
+    dep: Any
+    idxs: list[int]
+    roots: list[int]
+
+    @property
+    def root_idxs(self) -> list[int]:
+        return self.roots
+
+    def __iter__(self) -> Any:  # they unpack two values
+        return iter((self.dep, self.idxs))
+
+
+def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
+    """Torch-Pruning's importance of a group's channels, (width,), from the filters that make them.
+
+    l1, l2: the norm of the filter (Li et al. 2017). bn-scale: |gamma| of BatchNorm (Liu et al. 2017), for which the
+    outputs are BatchNorms. taylor: sum of |weight x gradient|, Torch-Pruning's form of what Molchanov et al. (2019)
+    square and average over batches; gradients must be there. Torch-Pruning would add what consumers and norms weigh;
+    the published criteria look at the filters alone.
+    """
+    try:
+        import torch_pruning as tp
+        from torch_pruning.dependency.dependency import Dependency
+        from torch_pruning.dependency.node import Node
+    except ImportError as error:
+        raise ConfigError(
+            f"{criterion} is taken from Torch-Pruning, which is not installed. "
+            "Install it with: pip install 'cosep[compare]'."
+        ) from error
+    if not outputs:
+        raise ConfigError(f"{criterion} finds no layer to look at in this group. Compare with another criterion.")
+    items = []
+    for module, columns in outputs:
+        _refuse_unreadable(criterion, module)
+        if isinstance(module, _BatchNorm):
+            handler = tp.prune_batchnorm_out_channels
+        elif isinstance(module, nn.Linear):
+            handler = tp.prune_linear_out_channels
+        else:
+            handler = tp.prune_conv_out_channels
+        node = Node(module, None)
+        places, roots = columns.sort()  # some criteria sort the places themselves, and would lose the order
+        items.append(_Item(Dependency(handler, handler, node, node), places.tolist(), roots.tolist()))
+    criteria = {
+        "l1": tp.importance.MagnitudeImportance(p=1),
+        "l2": tp.importance.MagnitudeImportance(p=2),
+        "bn-scale": tp.importance.BNScaleImportance(),
+        "taylor": tp.importance.TaylorImportance(),
+    }
+    found = criteria[criterion](items)
+    return torch.as_tensor(found).detach().double().cpu()
+
+
+def _refuse_unreadable(criterion: Criterion, module: nn.Module) -> None:
+    """Refuse in words what Torch-Pruning would read wrongly or fail at."""
+    kind, weight = type(module).__name__, getattr(module, "weight", None)
+    if weight is None:
+        raise ConfigError(f"{criterion} looks at weights, and a {kind} of this group has none. Leave {criterion} out.")
+    if criterion == "taylor" and weight.grad is None:
+        raise ConfigError(
+            f"taylor needs gradients, and a {kind} of this group has none: is it frozen? Leave taylor out."
+        )
+    if isinstance(module, _ConvTransposeNd) and module.groups > 1:
+        raise ConfigError(f"{criterion} cannot be read from a {kind} in groups. Leave {criterion} out.")
+
+
+def fpgm(outputs: Outputs) -> Tensor:
+    """The sum of each filter's distances to all others, (width,): He et al. 2019 remove the smallest, near the median.
+
+    Not taken from Torch-Pruning 1.6, which measures the distances between the filters' squared entries.
+    """
+    total = torch.zeros(len(outputs[0][1]), dtype=torch.float64)
+    for module, columns in outputs:
+        weight: Tensor = module.get_parameter("weight").detach().double().cpu()
+        if isinstance(module, _ConvTransposeNd):
+            weight = weight.unflatten(0, (module.groups, -1)).transpose(1, 2).flatten(0, 1)
+        filters = weight[columns].flatten(1)
+        total += torch.cdist(filters, filters).sum(1)
+    return total
+
+
+def with_gradients(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> nn.Module:
+    """The model with the gradients of the cross-entropy, summed over the batches, in evaluation mode."""
+    model.zero_grad()
+    with training_flags_kept(model):
+        model.eval()
+        for inputs, labels in batches:
+            logits = logits_of(model, inputs)
+            nn.functional.cross_entropy(logits, labels.to(logits.device), reduction="sum").backward()
+    return model

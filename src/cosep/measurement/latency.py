@@ -1,0 +1,190 @@
+"""How long a forward pass takes, measured so that two models can be compared on a machine that is not idle."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from cosep.config import check_at_least, check_choice
+from cosep.errors import ConfigError, ExportError
+from cosep.models.modes import device_of
+
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The times of one model, in milliseconds a batch, and how often it was faster than the first model beside it."""
+
+    batch: int
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    throughput: float  # samples a second, at the median
+    speedup: float  # the median, over the rounds, of (first model's time) / (this model's time); 1 for the first itself
+    speedup_p10: float
+    speedup_p90: float
+    repeats: int
+    threads: int
+    memory_format: str
+    device: str
+    runtime: str  # "torch" or "onnxruntime"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.median_ms:.3f} ms ({self.p10_ms:.3f} to {self.p90_ms:.3f}) a batch of {self.batch}, "
+            f"{self.threads} threads, {self.memory_format}, {self.runtime} on {self.device}"
+        )
+
+
+def latency(
+    models: Mapping[str, nn.Module],
+    example_input: Tensor,
+    *,
+    repeats: int = 50,
+    warmup: int = 5,
+    threads: int | None = None,
+    memory_format: MemoryFormat = "contiguous",
+) -> dict[str, Latency]:
+    """Time the models in turn, A B, B A, A B ..., on the example (batch, ...); each runs where its parameters live.
+
+    Taking turns lets a disturbance hit all of them; the speed-up is taken within each round for the same reason.
+    The first model is the one the others are compared with. The callers' models are copied, not touched.
+    """
+    _check_settings(models, repeats, warmup, threads)
+    check_choice("memory_format", memory_format, MemoryFormat)
+    if memory_format == "channels_last" and example_input.ndim != 4:
+        raise ConfigError(
+            f"memory_format is 'channels_last' and the input has shape {tuple(example_input.shape)}; that format needs "
+            "(batch, channels, height, width). Use 'contiguous'."
+        )
+    layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
+    calls = {}
+    devices = {}
+    for name, model in models.items():
+        device = devices[name] = device_of(model)
+        # torch's stubs know `to` with a memory format only together with a tensor.
+        ready: nn.Module = copy.deepcopy(model).eval().to(memory_format=layout)  # type: ignore[call-overload]
+        inputs = example_input.detach().to(device).contiguous(memory_format=layout)
+        calls[name] = partial(_forward, ready, inputs, device)
+    with _threads(threads) as used, torch.inference_mode():
+        times = _take_turns(calls, repeats, warmup)
+    return _summaries(
+        times, len(example_input), used, memory_format, {name: str(d) for name, d in devices.items()}, "torch"
+    )
+
+
+def onnx_latency(
+    paths: Mapping[str, str | os.PathLike[str]],
+    example_input: Tensor,
+    *,
+    repeats: int = 50,
+    warmup: int = 5,
+    threads: int | None = None,
+) -> dict[str, Latency]:
+    """As `latency`, for exported files in ONNX Runtime on the CPU."""
+    _check_settings(paths, repeats, warmup, threads)
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ExportError(
+            'timing an ONNX file needs onnxruntime, which is not installed: pip install "cosep[onnx]".'
+        ) from error
+    used = torch.get_num_threads() if threads is None else threads
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = used
+    # A session's threads go on spinning for a while after its turn, on the cores that the next session is timed on.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3  # errors only: warnings about the machine's topology say nothing about the model
+    array = example_input.detach().cpu().numpy()
+    calls = {}
+    for name, path in paths.items():
+        try:
+            session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's own classes have no public base
+            raise ExportError(f"onnxruntime cannot open {path}: {error}") from error
+        calls[name] = partial(session.run, None, {session.get_inputs()[0].name: array})
+    times = _take_turns(calls, repeats, warmup)
+    return _summaries(times, len(array), used, "contiguous", dict.fromkeys(paths, "cpu"), "onnxruntime")
+
+
+def _check_settings(models: Mapping[str, Any], repeats: int, warmup: int, threads: int | None) -> None:
+    if not models:
+        raise ConfigError("there is no model to time; give at least one.")
+    check_at_least("repeats", repeats, 1)
+    check_at_least("warmup", warmup, 0)
+    if threads is not None:
+        check_at_least("threads", threads, 1)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[int]:
+    """Run with this many of torch's threads (None: as it is), and give back the number before."""
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _forward(model: nn.Module, inputs: Tensor, device: torch.device) -> None:
+    model(inputs)
+    # Kernels of an accelerator return before they are done; the CPU's do not.
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _take_turns(calls: Mapping[str, Callable[[], object]], repeats: int, warmup: int) -> dict[str, list[float]]:
+    """Seconds of every call in every round, {name: (repeats,)}; the order is reversed from round to round."""
+    for call in calls.values():
+        for _ in range(warmup):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(repeats):
+        for name, call in calls.items() if turn % 2 == 0 else reversed(list(calls.items())):
+            start = time.perf_counter()
+            call()
+            # A clock that did not tick between the two readings must not make a speed infinite.
+            times[name].append(max(time.perf_counter() - start, 1e-9))
+    return times
+
+
+def _summaries(
+    times: Mapping[str, list[float]], batch: int, threads: int, layout: str, devices: Mapping[str, str], runtime: str
+) -> dict[str, Latency]:
+    levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    first = torch.tensor(next(iter(times.values())), dtype=torch.float64)
+    result = {}
+    for name, seconds in times.items():
+        own = torch.tensor(seconds, dtype=torch.float64)
+        p10, median, p90 = torch.quantile(own, levels).tolist()
+        ratio_p10, ratio, ratio_p90 = torch.quantile(first / own, levels).tolist()
+        result[name] = Latency(
+            batch=batch,
+            median_ms=median * 1e3,
+            p10_ms=p10 * 1e3,
+            p90_ms=p90 * 1e3,
+            throughput=batch / median,
+            speedup=ratio,
+            speedup_p10=ratio_p10,
+            speedup_p90=ratio_p90,
+            repeats=len(seconds),
+            threads=threads,
+            memory_format=layout,
+            device=devices[name],
+            runtime=runtime,
+        )
+    return result

@@ -1,0 +1,17 @@
+"""Stage 6, recover: train a cut network for a number of updates, towards the labels and the unpruned network."""
+
+from cosep.recovery.loop import Progress, Recovery, check_trainable, make_optimizer, recover
+from cosep.recovery.schedule import rate, updates_per_group
+from cosep.recovery.source import batch_count, endless
+
+__all__ = [
+    "Progress",
+    "Recovery",
+    "batch_count",
+    "check_trainable",
+    "endless",
+    "make_optimizer",
+    "rate",
+    "recover",
+    "updates_per_group",
+]

@@ -1,0 +1,187 @@
+"""The loop that trains a network for a number of updates: recovery after a cut, and `cosep train`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cosep.config import RecoverConfig
+from cosep.data.batches import check_targets, pair_of
+from cosep.errors import RecoveryError
+from cosep.models.frozen import train_as_found
+from cosep.models.modes import training_flags_kept
+from cosep.recovery.losses import block_outputs, comparable_blocks, recovery_loss
+from cosep.recovery.schedule import rate
+from cosep.recovery.source import endless
+from cosep.storage.tensors import load_weights
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+# A copy of the weights is put aside this often, right after a loss that proves them good.
+UPDATES_BETWEEN_COPIES = 50
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a recovery did: the updates that were kept, the loss of each, and how it ended."""
+
+    updates: int
+    losses: tuple[float, ...]
+    outcome: str = "done"  # or, in words, why it stopped early
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """A recovery between two updates: all that it needs to go on exactly as if it had not stopped."""
+
+    update: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    rng_state: Tensor
+    losses: tuple[float, ...]
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Refuse a model of which nothing can learn."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise RecoveryError(
+            "no parameter of the model requires a gradient, so it cannot be trained. "
+            'Call model.requires_grad_(True), or use the schedule "none".'
+        )
+
+
+def make_optimizer(model: nn.Module, config: RecoverConfig) -> torch.optim.Optimizer:
+    """An optimizer of exactly the parameters that are alive and trainable; all of them decay, as published."""
+    check_trainable(model)
+    live = [p for p in model.parameters() if p.requires_grad]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(live, lr=config.lr, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        live, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+    )
+
+
+def recover(
+    model: nn.Module,
+    loader: Iterable[Any],
+    updates: int,
+    config: RecoverConfig,
+    *,
+    fabric: Fabric,
+    batches_a_pass: int,
+    seed: int = 0,
+    first_batch: int = 0,
+    teacher: nn.Module | None = None,
+    blocks: Sequence[str] = (),
+    progress: Progress | None = None,
+    checkpoint: Callable[[int, Callable[[], Progress]], None] | None = None,
+    on_update: Callable[[int, int, float], None] | None = None,
+) -> Recovery:
+    """Train `model` in place for `updates` steps; a loss that is not finite restores the last good weights and ends it.
+
+    The batches are those from number `first_batch` on of one endless stream, so that recoveries after one another do
+    not repeat each other's data. With a `teacher`, its outputs and the outputs of its `blocks` are targets beside the
+    labels. After every update `checkpoint` is called with the number of updates done and a way to get the progress;
+    `progress` goes on from such a point.
+    """
+    if progress:
+        load_weights(model, progress.weights)
+    wrapped, optimizer = fabric.setup(model, make_optimizer(model, config))
+    if progress:
+        optimizer.load_state_dict(progress.optimizer)
+    done = progress.update if progress else 0
+    losses = list(progress.losses) if progress else []
+    batches = endless(
+        loader,
+        seed=seed,
+        batches_a_pass=batches_a_pass,
+        fixed=config.fixed_share,
+        skip=first_batch + done,
+        rng_state=progress.rng_state if progress else None,
+    )
+    good = done, _copy(model)
+    targets: tuple[str, ...] | None = None
+
+    def now() -> Progress:
+        return Progress(done, model.state_dict(), optimizer.state_dict(), torch.get_rng_state(), tuple(losses))
+
+    with ExitStack() as stack:
+        stack.enter_context(training_flags_kept(model, *([teacher] if teacher else [])))
+        stack.callback(optimizer.zero_grad)
+        stack.enter_context(torch.enable_grad())  # the caller may be in no_grad
+        if teacher is not None:
+            fabric.to_device(teacher.eval())
+        train_as_found(model)
+        while done < updates:
+            batch = pair_of(next(batches), "a batch of the loader for recovery")
+            inputs, labels = _of_rank(batch, fabric)
+            if targets is None:
+                targets = comparable_blocks(model, teacher, blocks, inputs[:1]) if teacher and config.features else ()
+                seen = stack.enter_context(block_outputs(model, targets))
+                taught = stack.enter_context(block_outputs(teacher, targets)) if teacher else {}
+            for group in optimizer.param_groups:
+                group["lr"] = rate(done, updates, config)
+            optimizer.zero_grad()
+            teacher_logits = _frozen(teacher, inputs) if teacher else None
+            logits = _scores(wrapped, inputs)
+            check_targets(batch[1], len(batch[0]), logits.shape[1], "a batch of the loader for recovery")
+            loss = recovery_loss(logits, labels, config, teacher_logits, seen, taught)
+            value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))  # type: ignore[arg-type]
+            if not math.isfinite(value):
+                kept, weights = good
+                load_weights(model, weights)
+                outcome = f"stopped: the loss of update {done + 1} was {value}; the weights of update {kept} are back"
+                return Recovery(kept, tuple(losses[:kept]), outcome)
+            if done % UPDATES_BETWEEN_COPIES == 0:
+                good = done, _copy(model)
+            fabric.backward(loss)
+            if config.clip:
+                fabric.clip_gradients(wrapped, optimizer, max_norm=config.clip, error_if_nonfinite=False)
+            optimizer.step()
+            losses.append(value)
+            done += 1
+            if on_update:
+                on_update(done, updates, value)
+            if checkpoint:
+                checkpoint(done, now)
+    return Recovery(done, tuple(losses))
+
+
+def _copy(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _frozen(teacher: nn.Module, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return teacher(inputs)
+
+
+def _scores(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """The scores of a network in training mode."""
+    try:
+        return model(inputs)
+    except ValueError as error:
+        if len(inputs) > 1:
+            raise
+        raise RecoveryError(
+            f"a batch of one image cannot be trained on ({error}). Give the training loader drop_last=True, or a batch "
+            "size that leaves no single image at the end."
+        ) from error
+
+
+def _of_rank(batch: tuple[Tensor, Tensor], fabric: Fabric) -> tuple[Tensor, Tensor]:
+    """This process's part of a batch that every process drew alike, so that a batch is the same for any number."""
+    inputs, labels = batch
+    if fabric.world_size > 1:
+        inputs, labels = (
+            inputs[fabric.global_rank :: fabric.world_size],
+            labels[fabric.global_rank :: fabric.world_size],
+        )
+    return fabric.to_device(inputs), fabric.to_device(labels)

@@ -1,0 +1,324 @@
+"""The page of one run: headline, the network at a glance, and each group with the evidence for its cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cosep.records import GroupPlan, Selection
+from cosep.reporting.evidence import Evidence
+from cosep.reporting.html import assembled, packed
+from cosep.reporting.run import RunRecord
+from cosep.reporting.words import change, count, duration, finite, percent, points, reason_in_words, size
+
+SCRIPTS = ("charts.js", "run.js")
+MATRIX_ENTRIES = 1_800_000  # bytes of all the profile matrices together: the page stays below 6 MB
+LEAST_COLUMNS = 8
+CURVE_POINTS = 600
+LOST_ROWS = 100
+METRICS = {
+    "jm": ("JM separability", 2.0),
+    "jm-histogram": ("JM separability, from histograms", 2.0),
+    "hellinger": ("Hellinger distance", 1.0),
+    "wasserstein": ("Wasserstein distance", None),
+}
+
+
+def run_page(run: RunRecord) -> str:
+    """The run as one HTML page."""
+    groups = run.groups()
+    channels = sum(plan.width for _, plan, evidence in groups if evidence)
+    columns = max(MATRIX_ENTRIES // max(channels, 1), LEAST_COLUMNS)
+    data: dict[str, Any] = {"run": run_document(run)}
+    for index, (entry, plan, evidence) in enumerate(groups):
+        data[f"group-{index}"] = group_document(run, entry, plan, evidence, columns)
+    return assembled(f"{run.title} · cosep report", data, SCRIPTS)
+
+
+def run_document(run: RunRecord) -> dict[str, Any]:
+    """What the page says of the whole run."""
+    report = run.report
+    plans = run.plan.groups
+    return {
+        "title": run.title,
+        "name": run.name,
+        "summary": summary(run),
+        "headline": headline(report),
+        "groups": [
+            {
+                "name": entry["group"],
+                "width": plan.width,
+                "kept": len(plan.kept),
+                "reason": plan.reason,
+                "accuracy": finite(entry.get("accuracy")),
+                "macs": entry.get("macs"),
+                "parameters": entry.get("parameters"),
+            }
+            for entry, plan, _ in run.groups()
+        ],
+        "channels": [sum(plan.width for plan in plans), sum(len(plan.kept) for plan in plans)],
+        "before": {
+            "macs": report["before"]["macs"],
+            "parameters": report["before"]["parameters"],
+            "accuracy": finite(report.get("holdout_accuracy", {}).get("before")),
+        },
+        "not_pruned": [[skip["group"], skip["width"], skip["why"]] for skip in report.get("not_pruned", ())],
+        "limits": list(report.get("limits", ())),
+        "recovery": recovery_document(report.get("recovery")),
+        "seconds": [[stage, seconds] for stage, seconds in report.get("seconds", {}).items()],
+        "settings": flat(report.get("settings", {})),
+        "about": [[key, str(value)] for key, value in run.about.items() if key not in ("class_names", "input")],
+        "classes": [run.class_name(label) for label in range(_classes(run))],
+    }
+
+
+def summary(run: RunRecord) -> str:
+    """The result in two sentences."""
+    report, plans = run.report, run.plan.groups
+    total, kept = sum(plan.width for plan in plans), sum(len(plan.kept) for plan in plans)
+    cut = sum(len(plan.kept) < plan.width for plan in plans)
+    said = (
+        f"{total - kept:,} of {total:,} prunable channels were removed, in {cut} of {len(plans)} groups. "
+        f"The network is left with {percent(report['change']['macs'])} of its multiply-accumulates and "
+        f"{percent(report['change']['parameters'])} of its parameters"
+    )
+    found = _accuracies(report)
+    if found is None:
+        return f"{said}; its accuracy was not measured."
+    name, before, after = found
+    return f"{said}; {name} went from {percent(before, 2)} to {percent(after, 2)} ({points(after - before)})."
+
+
+def headline(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tiles at the top: label, after, before, change, what is left (a share, for a bar) and small print."""
+    before, after, changed = report["before"], report["after"], report["change"]
+    tiles: list[dict[str, Any]] = []
+    found = _accuracies(report)
+    if found:
+        name, one, other = found
+        held = report.get("holdout_accuracy", {})
+        note = ""
+        if name == "test accuracy" and finite(held.get("before")) is not None and finite(held.get("after")) is not None:
+            note = f"held out: {percent(held['before'], 2)} before, {percent(held['after'], 2)} after"
+        tiles.append(
+            _tile(name[:1].upper() + name[1:], percent(other, 2), percent(one, 2), points(other - one), None, note)
+        )
+    else:
+        tiles.append(_tile("Accuracy", "not measured", "", "", None, "no test or held-out data were given"))
+    for label, key, write, note in (
+        ("MACs", "macs", count, "multiply-accumulates for one input"),
+        ("Parameters", "parameters", count, ""),
+        ("File size", "bytes", size, "of all weights and buffers"),
+    ):
+        share = finite(changed.get(key))
+        text = change(share) if share is not None else ""
+        tiles.append(_tile(label, write(after[key]), write(before[key]), text, share, note))
+    one_time, other_time = before.get("latency"), after.get("latency")
+    if one_time and other_time:
+        speedup = finite(changed.get("speedup"))
+        tiles.append(
+            _tile(
+                "Latency",
+                f"{other_time['median_ms']:.2f} ms",
+                f"{one_time['median_ms']:.2f} ms",
+                f"{speedup:.2f}× as fast" if speedup else "",
+                other_time["median_ms"] / one_time["median_ms"] if one_time["median_ms"] else None,
+                f"median of {other_time['repeats']}, 10th to 90th percentile {other_time['p10_ms']:.2f} to "
+                f"{other_time['p90_ms']:.2f} ms; batch {other_time['batch']}, {other_time['threads']} "
+                f"{'thread' if other_time['threads'] == 1 else 'threads'}, {other_time['device']}",
+            )
+        )
+    else:
+        tiles.append(_tile("Latency", "not measured", "", "", None, ""))
+    seconds = report.get("seconds", {})
+    if seconds:
+        longest = max(seconds, key=lambda stage: seconds[stage])
+        total = sum(seconds.values())
+        share_text = f"longest stage: {longest}, {percent(seconds[longest] / total, 0)} of it" if total else ""
+        tiles.append(_tile("Time it took", duration(total), "", "", None, share_text))
+    return tiles
+
+
+def group_document(
+    run: RunRecord, entry: Mapping[str, Any], plan: GroupPlan, evidence: Evidence | None, columns: int
+) -> dict[str, Any]:
+    """What the page shows once a group is chosen."""
+    settings = run.report.get("settings", {})
+    selection = plan.selection
+    clusters = selection.clusters if selection else ()
+    return {
+        "words": reason_in_words(plan, entry, settings),
+        "facts": facts(run, entry, plan),
+        "kept": list(plan.kept),
+        "curve": curve_document(selection, settings) if selection and selection.candidates else None,
+        "clusters": list(clusters),
+        "medoids": list(selection.medoids) if selection else [],
+        "representatives": list(selection.representatives) if selection else [],
+        "space": space_document(evidence) if evidence else None,
+        "matrix": matrix_document(run, plan, evidence, columns) if evidence else None,
+        "lost": lost_document(run, plan, evidence) if evidence else None,
+        "recovery": recovery_document(entry.get("recovery")),
+    }
+
+
+def facts(run: RunRecord, entry: Mapping[str, Any], plan: GroupPlan) -> list[list[str]]:
+    """The group's figures, as label and text."""
+    before = run.report["before"]
+    found = [["channels kept", f"{len(plan.kept)} of {plan.width} ({percent(len(plan.kept) / plan.width)})"]]
+    found.append(["rule", plan.reason])
+    accuracy = finite(entry.get("accuracy"))
+    if accuracy is not None:
+        found.append(["held-out accuracy now", percent(accuracy, 2)])
+    if entry.get("macs") is not None:
+        found.append(["network's MACs now", f"{count(entry['macs'])} ({percent(entry['macs'] / before['macs'])})"])
+    if entry.get("parameters") is not None:
+        share = percent(entry["parameters"] / before["parameters"])
+        found.append(["network's parameters now", f"{count(entry['parameters'])} ({share})"])
+    twin = finite(entry.get("twin_difference"))
+    if twin is not None:
+        found.append(["cut against masked twin", f"outputs differ by at most {twin:.1g}"])
+    return found
+
+
+def curve_document(selection: Selection, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Silhouette, fit and loss at every k, thinned where there are very many; the knee always stays."""
+    total = len(selection.candidates)
+    step = -(-total // CURVE_POINTS)
+    stays = [i for i in range(total) if i % step == 0 or i == total - 1 or selection.candidates[i] == selection.k]
+    select = settings.get("select", {})
+    return {
+        "k": [selection.candidates[i] for i in stays],
+        "score": _picked(selection.scores, stays),
+        "fit": _picked(selection.fit, stays),
+        "loss": _picked(selection.losses, stays),
+        "knee": selection.k if selection.reason == "knee" else None,
+        "given": selection.k if selection.reason == "width given" else None,
+        "degree": select.get("degree"),
+        "total": total,
+    }
+
+
+def space_document(evidence: Evidence) -> dict[str, Any]:
+    """The map: coordinates, weights and mean separability of every channel."""
+    return {
+        "x": evidence.coordinates[:, 0].tolist(),
+        "y": evidence.coordinates[:, 1].tolist(),
+        "shares": list(evidence.shares),
+        "weight": evidence.weights.tolist(),
+        "separability": evidence.separability.tolist(),
+        "metric": METRICS.get(evidence.metric, (evidence.metric, None))[0],
+    }
+
+
+def matrix_document(run: RunRecord, plan: GroupPlan, evidence: Evidence, columns: int) -> dict[str, Any]:
+    """The profile matrix in 256 steps, rows in the order of `row_order`, at most so many columns."""
+    profiles = evidence.profiles.float()
+    shown = torch.arange(profiles.shape[1])
+    if len(shown) > columns:
+        shown = profiles.var(dim=0, correction=0).argsort(descending=True, stable=True)[:columns].sort().values
+    rows = row_order(plan, evidence)
+    name, bound = METRICS.get(evidence.metric, (evidence.metric, None))
+    high = bound or float(profiles.max()) or 1.0
+    steps = (profiles[rows][:, shown] / high * 255).round().clamp(0, 255).to(torch.uint8)
+    pairs = evidence.pairs
+    return {
+        "rows": rows.tolist(),
+        "pairs": [list(pairs[column]) for column in evidence.columns[shown].tolist()],
+        "data": packed(steps.numpy().tobytes()),
+        "high": high,
+        "metric": name,
+        "total": len(pairs),
+        "classes": len(evidence.classes),
+        "spanning": evidence.spanning,
+    }
+
+
+def row_order(plan: GroupPlan, evidence: Evidence) -> Tensor:
+    """Channels by cluster, neighbouring clusters together; in a cluster those that stay first, then by separability."""
+    channels = range(len(evidence.weights))
+    along = evidence.coordinates[:, 0].tolist()
+    selection = plan.selection
+    if selection is None or not selection.clusters:
+        return torch.tensor(sorted(channels, key=lambda c: (along[c], c)))
+    kept, scores = set(plan.kept), evidence.separability.tolist()
+    place = {cluster: along[medoid] for cluster, medoid in enumerate(selection.medoids)}
+
+    def key(channel: int) -> tuple[float, int, bool, float, int]:
+        cluster = selection.clusters[channel]
+        return place[cluster], cluster, channel not in kept, -scores[channel], channel
+
+    return torch.tensor(sorted(channels, key=key))
+
+
+def lost_document(run: RunRecord, plan: GroupPlan, evidence: Evidence) -> dict[str, Any]:
+    """Pairs of classes whose best separator was removed, those that lost most first."""
+    whole = len(plan.kept) == plan.width
+    best, score = evidence.best.tolist(), evidence.best_score.tolist()
+    after, after_score = (best, score) if whole else (evidence.best_kept.tolist(), evidence.best_kept_score.tolist())
+    lost = [i for i in range(len(best)) if best[i] != after[i]]
+    lost.sort(key=lambda i: (after_score[i] - score[i], i))
+    pairs = evidence.pairs
+    total = max(len(best), 1)
+    return {
+        "total": len(best),
+        "count": len(lost),
+        "before": sum(score) / total,
+        "after": sum(after_score) / total,
+        "metric": METRICS.get(evidence.metric, (evidence.metric, None))[0],
+        "rows": [[*pairs[i], best[i], score[i], after[i], after_score[i]] for i in lost[:LOST_ROWS]],
+    }
+
+
+def recovery_document(recovery: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The loss during a recovery."""
+    if not recovery:
+        return None
+    return {
+        "updates": recovery["updates"],
+        "outcome": recovery["outcome"],
+        "losses": [finite(loss) for loss in recovery["losses"]],
+        "accuracy": finite(recovery.get("accuracy")),
+    }
+
+
+def flat(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Settings as (section, name, value) in text."""
+    rows: list[list[str]] = []
+    for section, values in settings.items():
+        if isinstance(values, Mapping):
+            rows += [[section, name, str(value)] for name, value in values.items()]
+        else:
+            rows.append(["", section, str(values)])
+    return rows
+
+
+def _tile(label: str, after: str, before: str, changed: str, share: float | None, note: str) -> dict[str, Any]:
+    return {"label": label, "after": after, "before": before, "change": changed, "share": share, "note": note}
+
+
+def _accuracies(report: Mapping[str, Any]) -> tuple[str, float, float] | None:
+    """The accuracy to show: on the test set, else on held-out data."""
+    for name, one, other in (
+        ("test accuracy", report["before"].get("accuracy"), report["after"].get("accuracy")),
+        (
+            "held-out accuracy",
+            report.get("holdout_accuracy", {}).get("before"),
+            report.get("holdout_accuracy", {}).get("after"),
+        ),
+    ):
+        before, after = finite(one), finite(other)
+        if before is not None and after is not None:
+            return name, before, after
+    return None
+
+
+def _classes(run: RunRecord) -> int:
+    shown = [max(evidence.classes) + 1 for evidence in run.evidence.values()]
+    return max([len(run.about.get("class_names") or ()), *shown])
+
+
+def _picked(values: Sequence[float], places: Sequence[int]) -> list[float]:
+    return [values[i] for i in places] if values else []

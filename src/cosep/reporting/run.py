@@ -1,0 +1,129 @@
+"""What a page is made of: the saved records of one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cosep.records import GroupPlan, Plan, Selection
+from cosep.reporting.evidence import Evidence
+from cosep.storage.schemas import COUNT, FINITE, NUMBER, POSITIVE, SCALAR, Each, Maybe, Where, misfit
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """A finished run: what it was of, what was decided, the figures, and the evidence where there is some."""
+
+    name: str  # of its folder
+    plan: Plan
+    report: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[int, Evidence] = field(default_factory=dict)  # by the group's place in the plan
+
+    @property
+    def title(self) -> str:
+        """What was pruned, in as many words as are known; without the folders that things were in."""
+        model, data = (short_name(str(self.about.get(key) or "")) for key in ("model", "data"))
+        return f"{model} on {data}" if model and data else model or self.name
+
+    def class_name(self, label: int) -> str:
+        """The data set's word for a class, or its number."""
+        names = self.about.get("class_names") or ()
+        return str(names[label]) if label < len(names) else f"class {label}"
+
+    def groups(self) -> list[tuple[Mapping[str, Any], GroupPlan, Evidence | None]]:
+        """Entry of the report, plan and evidence of every group, in the order of execution."""
+        entries = self.report.get("groups", ())
+        return [
+            (entry, replace(plan, selection=_fitting(plan)), self.evidence.get(index))
+            for index, (entry, plan) in enumerate(zip(entries, self.plan.groups, strict=True))
+        ]
+
+
+def _fitting(plan: GroupPlan) -> Selection | None:
+    """How a group was chosen, without what does not fit together: a choice of the caller's own may say anything."""
+    chosen = plan.selection
+    if chosen is None:
+        return None
+    clusters, medoids = chosen.clusters, chosen.medoids
+    if len(clusters) != plan.width or max(clusters) >= len(medoids) or max(medoids) >= plan.width:
+        chosen = replace(chosen, clusters=(), medoids=(), representatives=())
+    if any(len(curve) not in (0, len(chosen.candidates)) for curve in (chosen.scores, chosen.fit, chosen.losses)):
+        chosen = replace(chosen, candidates=(), scores=(), fit=(), losses=())
+    return chosen
+
+
+_LATENCY = {
+    **dict.fromkeys(("median_ms", "p10_ms", "p90_ms"), POSITIVE),
+    **dict.fromkeys(("batch", "threads", "repeats"), COUNT),
+    "device": str,
+}
+_RECOVERY = {"updates": COUNT, "outcome": str, "losses": [float], "accuracy": Maybe(NUMBER)}
+_REPORT = {
+    "settings": Where(
+        {"select": {"degree": int, "representative": str}, "profile": {"max_classes": int}, "seed": int},
+        lambda settings: all(
+            not misfit(value, SCALAR, "") or not misfit(value, Each(SCALAR), "") for value in settings.values()
+        ),
+        "settings, by stage",
+    ),
+    "before": {
+        **dict.fromkeys(("macs", "parameters", "bytes"), POSITIVE),
+        "accuracy": Maybe(NUMBER),
+        "latency": Maybe(_LATENCY),
+    },
+    "after": {
+        **dict.fromkeys(("macs", "parameters", "bytes"), FINITE),
+        "accuracy": Maybe(NUMBER),
+        "latency": Maybe(_LATENCY),
+    },
+    "change": {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), "speedup": Maybe(NUMBER)},
+    "holdout_accuracy": {"before": Maybe(NUMBER), "after": Maybe(NUMBER)},
+    "groups": [
+        {
+            "group": str,
+            "width": COUNT,
+            "kept": COUNT,
+            "reason": str,
+            "notes": [str],
+            "twin_difference": Maybe(float),
+            "compensation": [
+                {
+                    "consumer": str,
+                    "applied": bool,
+                    "reason": str,
+                    "error_before": Maybe(float),
+                    "error_after": Maybe(float),
+                }
+            ],
+            "accuracy": Maybe(NUMBER),
+            "macs": FINITE,
+            "parameters": FINITE,
+            "recovery": Maybe(_RECOVERY),
+        }
+    ],
+    "not_pruned": [{"group": str, "width": COUNT, "why": str}],
+    "recovery": Maybe(_RECOVERY),
+    "limits": [str],
+    "seconds": Each(FINITE),
+}
+
+
+def check_report(report: Any, plan: Plan) -> str:
+    """What keeps a report.json from being shown beside its plan, in words; "" if nothing does."""
+    if found := misfit(report, _REPORT, "the report"):
+        return found
+    named, planned = [entry["group"] for entry in report["groups"]], [group.group for group in plan.groups]
+    return "" if named == planned else "the report is of other groups than the plan"
+
+
+def short_name(spec: str) -> str:
+    """A model or data set as a command names it, without where it lies: cifar10:/data/c10 -> cifar10."""
+    kind, _, place = spec.partition(":")
+    if kind in ("cifar10", "cifar100"):
+        return kind
+    if kind == "imagefolder":
+        return re.split(r"[/\\]", place.rstrip("/\\"))[-1] or kind
+    return re.split(r"[/\\]", spec)[-1] if ".py:" in spec else spec

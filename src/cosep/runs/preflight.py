@@ -1,0 +1,211 @@
+"""Before the first cut: what a run may prune, what it may spend, and the widths that its limits ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from cosep.config import PruneConfig, amount
+from cosep.data.batches import check_targets, pair_of
+from cosep.errors import CalibrationError, ConfigError, CosepError, DataError, ModelError
+from cosep.groups import groups_in_scope
+from cosep.measurement import latency, macs, parameters
+from cosep.models.acceptance import check_structure, check_values, unwrapped, warn_of_hooks
+from cosep.models.modes import evaluating, logits_of
+from cosep.models.passes import one_path
+from cosep.records import Group, Layout, Selection
+from cosep.recovery import batch_count, check_trainable, updates_per_group
+from cosep.runs.state import Batches, Job
+from cosep.selection.limits import Fit, fitting_widths
+from cosep.surgery import apply_layout, layout_of
+
+LATENCY_REPEATS = 30
+
+
+def accepted_model(model: nn.Module, config: PruneConfig, *, trains: bool) -> nn.Module:
+    """The network that a run works on: out of its wrappers, and refused now where it would fail later."""
+    if torch.is_inference_mode_enabled():
+        raise ModelError("torch.inference_mode is on, in which nothing can be trained. Call prune outside of it.")
+    if isinstance(model, nn.Module):
+        model = unwrapped(model)
+    check_structure(model)
+    check_values(model)
+    warn_of_hooks(model)
+    if trains and config.recover.schedule != "none":
+        check_trainable(model)
+    return model
+
+
+def chosen_groups(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """The groups that the scope lets us prune, and the others."""
+    groups = tuple(groups)
+    chosen = groups_in_scope(groups, config.surgery.scope)
+    others = tuple(group for group in groups if group not in chosen)
+    if not chosen:
+        raise ModelError(
+            "the model has no prunable group: "
+            + ("; ".join(f"{g.name}: {g.why_not}" for g in others[:3]) or "no convolution or linear layer was found")
+            + '. `cosep.find_groups` lists them all; the scope "all" admits those tied by additions.'
+        )
+    return chosen, others
+
+
+def checked_widths(widths: Mapping[str, int], groups: Iterable[Group]) -> dict[str, int]:
+    """The caller's widths, each of a group that is there and within it."""
+    known = {group.name: group.width for group in groups}
+    for name, width in widths.items():
+        if name not in known:
+            raise ConfigError(f"widths names {name!r}, which is no prunable group; there are {', '.join(known)}.")
+        if not 1 <= width <= known[name]:
+            raise ConfigError(f"widths asks for {width} channels of {name}, which has {known[name]}.")
+    return dict(widths)
+
+
+def budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:
+    """The batches of recovery, how many make a pass, and how many updates each cut group pays for."""
+    if config.recover.schedule == "none":
+        return train, 1, 0
+    batches = batch_count(train)
+    updates = updates_per_group(batches, config.recover)
+    if not config.recover.fixed_share:
+        return train, batches, updates
+    if hasattr(train, "share"):  # our own loaders: the same images in every pass, in a new order
+        train = train.share(config.recover.share, seed=config.seed)
+        return train, batch_count(train), updates
+    return train, int(config.recover.share * batches), updates
+
+
+def _any_channels(group: Group, width: int) -> tuple[int, ...]:
+    """As many channels as the width says, the same number in every block, to see what such a network would cost."""
+    size, each = group.width // group.blocks, -(-width // group.blocks)
+    return tuple(block * size + channel for block in range(group.blocks) for channel in range(each))
+
+
+def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:
+    """The smallest modules around each group: what goes in and comes out of them is not cut in the scope `interior`."""
+    found: dict[str, None] = {}
+    for group in groups:
+        parts = [name.split(".")[:-1] for name in (*group.producers, *group.consumers)]
+        common = []
+        for pieces in zip(*parts, strict=False):
+            if len(set(pieces)) > 1:
+                break
+            common.append(pieces[0])
+        if common:
+            found[".".join(common)] = None
+    return tuple(found)
+
+
+def first_input(calibration: Batches) -> Tensor:
+    """The inputs of the first batch, checked: what the model is traced with."""
+    batch = next(iter(calibration), None)
+    if batch is None:
+        raise CalibrationError("the calibration loader gave no batch. Give it data, or a smaller batch size.")
+    inputs = pair_of(batch, "the first batch of the calibration loader")[0]
+    if not len(inputs):
+        raise CalibrationError("the first batch of the calibration loader is empty. Give it images.")
+    return inputs
+
+
+def classes_of(model: nn.Module, example: Tensor) -> int:
+    """How many classes the model tells apart: the width of its output."""
+    classes = _scores(model, example, "the example input").shape[1]
+    if classes < 2:
+        raise ModelError(
+            "the model has one output; separability needs two classes or more. Let a binary classifier give two: wrap "
+            "it in a module whose forward is `z = self.model(x); return torch.cat([torch.zeros_like(z), z], 1)`, and "
+            "take labels 0 and 1."
+        )
+    return classes
+
+
+def check_data(model: nn.Module, example: Tensor, classes: int, loaders: Mapping[str, Batches | None]) -> None:
+    """Refuse now what a later stage could not use: by the first batch of every loader, named by its argument."""
+    with one_path(model) as check_path:
+        _scores(model, example, "the example input")
+        check_path("the example input")
+        for name, loader in loaders.items():
+            # One that is its own iterator would give every batch but this one afterwards.
+            if loader is None or hasattr(loader, "__next__"):
+                continue
+            where = f"the first batch of {name}"
+            batch = next(iter(loader), None)
+            if batch is None:
+                raise DataError(f"{name} gave no batch. Give it data, or a smaller batch size.")
+            inputs, labels = pair_of(batch, where)
+            _scores(model, inputs.to(example.device), where)
+            check_path(where)
+            if name != "calibration":  # whose labels are all read before anything is cut
+                check_targets(labels, len(inputs), classes, where, soft=name == "train")
+
+
+def _scores(model: nn.Module, inputs: Tensor, where: str) -> Tensor:
+    """The model's scores for a few inputs; a failure says what the inputs were."""
+    own = inputs.clone()
+    try:
+        with evaluating(model):
+            scores = logits_of(model, own)
+    except CosepError:
+        raise
+    except Exception as error:
+        weights = next((p.dtype for p in model.parameters()), inputs.dtype)
+        remedy = "Give inputs as the model was trained with."
+        if inputs.dtype != weights:
+            remedy = (
+                f"They are {inputs.dtype} and the weights {weights}: convert them in the data set's transform, as in "
+                "training (bytes: `x.float() / 255`, then the normalisation; float64: `x.float()`)."
+            )
+        raise ModelError(
+            f"the model fails on {where}, inputs {tuple(inputs.shape)}: {type(error).__name__}: {error} {remedy}"
+        ) from error
+    if own._version:
+        raise ModelError(
+            "the model changes its input in place: a second pass over the same batch would see another one. Compute "
+            "anew in its forward (`x = x - mean` instead of `x -= mean`; no inplace=True in its first layer)."
+        )
+    return scores
+
+
+def _milliseconds(model: nn.Module, example: Tensor) -> float:
+    return latency({"model": model}, example, repeats=LATENCY_REPEATS)["model"].median_ms
+
+
+def limited_widths(job: Job, selected: Callable[[Group], Selection]) -> list[Fit]:
+    """The widths that meet the limits on size and time, from the curves of the unpruned network; one fit a limit."""
+    limits = job.config.limits
+    if not (limits.max_macs or limits.max_params or limits.max_latency_ms):
+        return []
+    selections = {group.name: selected(group) for group in job.groups}
+
+    def network(widths: Mapping[str, int]) -> nn.Module:
+        layout: Layout = {}
+        for group in job.groups:
+            kept = _any_channels(group, widths[group.name])
+            layout = {**layout, **layout_of(job.original, group, kept, layout)}
+        return apply_layout(job.original, layout)
+
+    costs: list[tuple[str, float, Callable[[nn.Module], float]]] = []
+    if limits.max_macs:
+        whole = job.before["macs"]
+        costs.append(("MACs", amount("limits.max_macs", limits.max_macs, whole), lambda m: macs(m, job.example)))
+    if limits.max_params:
+        whole = job.before["parameters"]
+        costs.append(("parameters", amount("limits.max_params", limits.max_params, whole), parameters))
+    if limits.max_latency_ms:
+        costs.append(("latency in ms", limits.max_latency_ms, lambda m: _milliseconds(m, job.example)))
+    fits = []
+    for what, limit, cost in costs:
+        price = partial(_price, network, cost)
+        fits.append(fitting_widths(selections, price, limit, what))
+    narrowest = {name: min(fit.widths[name] for fit in fits) for name in selections}
+    return [*fits[:-1], replace(fits[-1], widths=narrowest)]
+
+
+def _price(
+    network: Callable[[Mapping[str, int]], nn.Module], cost: Callable[[nn.Module], float], widths: Mapping[str, int]
+) -> float:
+    return cost(network(widths))

@@ -1,0 +1,248 @@
+"""What a run works with (Job), where it is (State), and the form in which that is stored between two steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cosep.config import PruneConfig
+from cosep.data.batches import pair_of
+from cosep.errors import RunError
+from cosep.rebuilding import PrefixCache
+from cosep.records import Group, GroupPlan, Layout, Plan, Selection
+from cosep.recovery import Progress
+from cosep.runs.folder import Checkpoint, Run
+from cosep.storage.schemas import COUNT, FINITE, SCALAR, Each, Maybe, misfit
+from cosep.storage.tensors import load_weights
+from cosep.surgery import apply_layout, plan_from_document, plan_to_document
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+Batches = Iterable[Any]  # of (inputs, labels)
+Recover = Callable[[nn.Module, int], None]  # trains the network, in place, for a number of updates
+Choose = Callable[[nn.Module, Group, Layout], Selection]  # which channels of a group of the network as it is now stay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """What the caller wants to be told; every one may be left out."""
+
+    # the groups to prune, how many an interrupted run has behind it, and the unpruned network's figures
+    on_start: Callable[[tuple[Group, ...], int, dict[str, Any]], None] | None = None
+    on_stage: Callable[[str, str], None] | None = None  # a group ("" for the whole network) and what begins for it
+    on_group: Callable[[dict[str, Any]], None] | None = None  # a finished group's entry of the report
+    on_update: Callable[[int, int, float], None] | None = None  # updates done, of how many, the loss
+    on_epoch: Callable[[int, float], None] | None = None  # passes over the training data done, the last one's mean loss
+
+
+class Clock:
+    """Seconds spent in each stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Job:
+    """What stays the same all through a run."""
+
+    config: PruneConfig
+    fabric: Fabric
+    original: nn.Module  # the unpruned network, on the device: the teacher
+    example: Tensor
+    classes: int
+    groups: tuple[Group, ...]  # those to prune, in order of execution
+    skipped: tuple[Group, ...]
+    calibration: Batches
+    train: Batches
+    holdout: Batches | None
+    batches_a_pass: int
+    updates_a_group: int
+    callbacks: Callbacks
+    recovery: Recover | None
+    choose: Choose | None
+    run: Run | None
+    clock: Clock
+    before: Mapping[str, Any] = field(default_factory=dict)  # the unpruned network's figures
+    widths: Mapping[str, int] = field(default_factory=dict)  # that a limit asks for; empty without any
+    limit_notes: tuple[str, ...] = ()
+    prefixes: PrefixCache = field(default_factory=PrefixCache)  # what compensation need not compute again
+
+    @contextmanager
+    def stage(self, name: str, group: str = "") -> Iterator[None]:
+        """Tell the caller what begins, and time it."""
+        if self.callbacks.on_stage:
+            self.callbacks.on_stage(group, name)
+        with self.clock.timed(name):
+            yield
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The network so far and everything decided; `waiting` while the last cut (or the end) still needs its recovery."""
+
+    model: nn.Module
+    layout: Layout = field(default_factory=dict)
+    plans: tuple[GroupPlan, ...] = ()
+    entries: tuple[dict[str, Any], ...] = ()  # of the report, one a group
+    waiting: bool = False
+    final: dict[str, Any] | None = None  # the final recovery's entry
+    previous: State | None = None  # to go back to, while a limit may still refuse the last cut
+
+
+def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> Checkpoint:
+    """A run between two steps, or between two updates of a recovery, as tensors and a document."""
+    tensors, document = _packed(state, "")
+    document |= {
+        "before": dict(job.before),
+        "widths": dict(job.widths),
+        "limit_notes": list(job.limit_notes),
+        "seconds": dict(job.clock.seconds),
+    }
+    if progress:
+        tensors |= {f"model/{name}": tensor for name, tensor in progress.weights.items()}
+        packed, document["progress"] = _packed_progress(progress)
+        tensors |= packed
+    return Checkpoint(tensors, document)
+
+
+def from_checkpoint(checkpoint: Checkpoint, original: nn.Module) -> tuple[State, Progress | None]:
+    """The state and, if a recovery was under way, its progress; a RunError where they are not of this network."""
+    try:
+        if wrong := misfit(checkpoint.document, _DOCUMENT, "its document"):
+            raise ValueError(wrong)
+        state = _unpacked(checkpoint.tensors, checkpoint.document, original, "")
+        progress = None
+        if "progress" in checkpoint.document:
+            progress = _unpacked_progress(checkpoint, state.model)
+    # Weights and random states of another form are refused by torch itself, with the last two.
+    except (ValueError, LookupError, RuntimeError, TypeError) as error:
+        raise RunError(
+            f"the checkpoint does not fit this run: {error}. Remove the run folder to start over."
+        ) from error
+    return state, progress
+
+
+_STATE = {"plan": {}, "entries": [{"group": str, "accuracy": Maybe(float)}], "waiting": bool, "final": Maybe({})}
+_RECOVERING = {"update": COUNT, "losses": [float], "param_groups": [{"params": [int]}], "optimizer": Each(SCALAR)}
+_DOCUMENT = {
+    **_STATE,
+    "previous": Maybe(_STATE),
+    "before": {"holdout_accuracy": Maybe(float)},
+    "widths": Each(COUNT),
+    "limit_notes": [str],
+    "seconds": Each(FINITE),
+    "progress": Maybe(_RECOVERING),
+}
+
+
+def _packed(state: State, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = {f"{prefix}model/{name}": tensor for name, tensor in state.model.state_dict().items()}
+    document: dict[str, Any] = {
+        "plan": plan_to_document(Plan(state.plans, state.layout)),
+        "entries": list(state.entries),
+        "waiting": state.waiting,
+        "final": state.final,
+    }
+    if state.previous:
+        more, document["previous"] = _packed(state.previous, f"{prefix}previous/")
+        tensors |= more
+    return tensors, document
+
+
+def _unpacked(tensors: Mapping[str, Tensor], document: Mapping[str, Any], original: nn.Module, prefix: str) -> State:
+    plan = plan_from_document(document["plan"])
+    model = apply_layout(original, plan.layout)
+    start = f"{prefix}model/"
+    load_weights(model, {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)})
+    previous = document.get("previous")
+    return State(
+        model,
+        plan.layout,
+        plan.groups,
+        tuple(document["entries"]),
+        document["waiting"],
+        document["final"],
+        _unpacked(tensors, previous, original, f"{prefix}previous/") if previous else None,
+    )
+
+
+def _packed_progress(progress: Progress) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors, plain = {"rng": progress.rng_state}, {}
+    for index, values in progress.optimizer["state"].items():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{index}/{key}"] = value
+            else:
+                plain[f"{index}/{key}"] = value
+    document = {
+        "update": progress.update,
+        "losses": list(progress.losses),
+        "param_groups": progress.optimizer["param_groups"],
+        "optimizer": plain,
+    }
+    return tensors, document
+
+
+def _unpacked_progress(checkpoint: Checkpoint, model: nn.Module) -> Progress:
+    document = checkpoint.document["progress"]
+    live = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if [group["params"] for group in document["param_groups"]] != [list(range(len(live)))]:
+        raise ValueError("the optimizer is of other parameters")
+    state: dict[int, dict[str, Any]] = {}
+    start = "optimizer/"
+    values = {name[len(start) :]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(start)}
+    for name, value in {**values, **document["optimizer"]}.items():
+        index, key = name.split("/", 1)
+        if isinstance(value, Tensor) and value.ndim and value.shape != live[int(index)].shape:
+            raise ValueError(f"the optimizer's {key} of parameter {index} has another shape than that")
+        state.setdefault(int(index), {})[key] = value
+    return Progress(
+        document["update"],
+        model.state_dict(),
+        {"state": state, "param_groups": document["param_groups"]},
+        _random_state(checkpoint.tensors["rng"]),
+        tuple(document["losses"]),
+    )
+
+
+def _random_state(stored: Tensor) -> Tensor:
+    torch.Generator().set_state(stored)  # which refuses what is none
+    return stored
+
+
+def calibration_pass(job: Job, images: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first so many images of the calibration data (0: all), on the device, in the same order every time."""
+    for inputs, labels in first_images(job.calibration, images, job.config.seed):
+        yield job.fabric.to_device(inputs), labels
+
+
+def first_images(batches: Batches, images: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first so many images and labels (0: all), in the same order every time, also of a shuffled loader."""
+    torch.manual_seed(seed)
+    if hasattr(batches, "set_epoch"):
+        batches.set_epoch(0)
+    seen = 0
+    for number, batch in enumerate(batches):
+        inputs, labels = pair_of(batch, f"batch {number} of the calibration loader")
+        if images:
+            inputs, labels = inputs[: images - seen], labels[: images - seen]
+        yield inputs, labels
+        seen += len(labels)
+        if images and seen >= images:
+            return

@@ -1,0 +1,25 @@
+"""Stage 4, select: a separability space -> the channels to keep, with the evidence. Pure: numbers in, numbers out."""
+
+from cosep.selection.clustering import Clustering, assign, cluster_at, cluster_every_k
+from cosep.selection.knee import Knee, check_degree, find_knee, fit_curve
+from cosep.selection.representatives import representatives
+from cosep.selection.selection import select
+from cosep.selection.silhouette import mean_simplified_silhouette
+from cosep.selection.widths import balance, round_up, with_width
+
+__all__ = [
+    "Clustering",
+    "Knee",
+    "assign",
+    "balance",
+    "check_degree",
+    "cluster_at",
+    "cluster_every_k",
+    "find_knee",
+    "fit_curve",
+    "mean_simplified_silhouette",
+    "representatives",
+    "round_up",
+    "select",
+    "with_width",
+]

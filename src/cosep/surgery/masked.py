@@ -1,0 +1,276 @@
+"""The proof of a cut: the cut model computes what the former one does with the removed channels masked out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.conv import _ConvNd
+
+from cosep.errors import CosepError
+from cosep.models.modes import evaluating
+from cosep.rebuilding.sweep import first_of
+from cosep.records import Group, Layout, Side
+from cosep.surgery.cut import copied, cut_group, layout_of
+
+# Slices change the order of sums, nothing else: a few thousand roundings of the largest value.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass(frozen=True)
+class TwinCheck:
+    """Whether a cut model agrees with its masked twin, and by how much they differ, relative to the largest value."""
+
+    equal: bool
+    max_difference: float
+    tolerance: float
+    reason: str = ""  # in words, where they are not equal
+    informative: bool = True  # False where every consumer's output is constant, so that nothing could have differed
+
+
+@dataclass(frozen=True, eq=False)
+class CutResult:
+    """The model after a proven cut; or, where the proof failed, the model and layout as they were."""
+
+    model: nn.Module
+    layout: Layout
+    check: TwinCheck
+
+    @property
+    def done(self) -> bool:
+        return self.check.equal
+
+
+def cut_checked(
+    model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, example_input: Tensor, *, seed: int = 0
+) -> CutResult:
+    """Cut a group and prove it; a cut that fails or computes something else is taken back, and the check says why."""
+    return _cut_checked(model, group, kept, layout, example_input, seed, share=False)
+
+
+def _cut_checked(
+    model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, example_input: Tensor, seed: int, share: bool
+) -> CutResult:
+    try:
+        after, new_layout = cut_group(model, group, kept, layout, share=share)
+    except CosepError as error:
+        return CutResult(model, layout, TwinCheck(False, float("nan"), 0.0, str(error)))
+    check = check_cut(model, after, group, kept, layout, example_input, seed=seed)
+    return CutResult(after, new_layout, check) if check.equal else CutResult(model, layout, check)
+
+
+def cut_all_checked(
+    model: nn.Module, chosen: Iterable[tuple[Group, Sequence[int]]], example_input: Tensor, *, seed: int = 0
+) -> tuple[nn.Module, Layout, dict[str, TwinCheck]]:
+    """Cut and prove many groups one after the other: the new model, its layout, and the check of every group."""
+    layout: Layout = {}
+    checks: dict[str, TwinCheck] = {}
+    current = model
+    for group, kept in chosen:
+        result = _cut_checked(current, group, kept, layout, example_input, seed, share=True)
+        current, layout, checks[group.name] = result.model, result.layout, result.check
+    return copied(current), layout, checks
+
+
+def check_cut(
+    before: nn.Module,
+    after: nn.Module,
+    group: Group,
+    kept: Sequence[int],
+    layout: Layout,
+    example_input: Tensor,
+    *,
+    seed: int = 0,
+) -> TwinCheck:
+    """Compare a cut model with its masked twin on random input: their logits and the outputs of the group's consumers.
+
+    `layout` is that of `before`. The twin is `before` with the consumers' weights for removed channels set to zero.
+    Layers that compute statistics over channels (LayerNorm, GroupNorm, standardised weights) change by definition when
+    channels go: the twin lets them see the kept channels only.
+    """
+    keep = _current(before, group, kept, layout)
+    noise = _random_like(example_input, seed)
+    tolerance = TOLERANCE.get(noise.dtype, 1e-4)
+    with evaluating(before, after):
+        try:
+            expected, expected_inner = _run(before, after, group, keep, noise, masked=True)
+        except Exception as error:
+            return TwinCheck(False, float("nan"), tolerance, f"the masked twin fails: {_first_line(error)}")
+        try:
+            found, found_inner = _run(before, after, group, keep, noise, masked=False)
+        except Exception as error:
+            return TwinCheck(False, float("nan"), tolerance, f"the cut model fails: {_first_line(error)}")
+    worst, where = _difference(expected, found), "the model's output"
+    for name, value in expected_inner.items():
+        difference = _difference(value, found_inner[name]) if name in found_inner else float("inf")
+        if math.isnan(difference) or difference > worst:  # never true again once it is NaN: that is the answer
+            worst, where = difference, name
+    if worst <= tolerance:
+        informative = any(bool(value.min() != value.max()) for value in expected_inner.values() if value.numel())
+        return TwinCheck(True, worst, tolerance, informative=informative)
+    if math.isnan(worst):
+        return TwinCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
+    with evaluating(before):
+        if _difference(before(noise), before(noise)) > tolerance:
+            reason = (
+                "the model is random in evaluation mode, so nothing can be compared; a dropout by function needs "
+                "training=self.training"
+            )
+            return TwinCheck(False, worst, tolerance, reason)
+    return TwinCheck(False, worst, tolerance, f"differs from its masked twin by {worst:.2g} at {where}")
+
+
+def _run(
+    before: nn.Module,
+    after: nn.Module,
+    group: Group,
+    keep: dict[tuple[str, Side], Tensor],
+    noise: Tensor,
+    *,
+    masked: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The logits and consumers' outputs (kept channels only) of the twin or of the cut model."""
+    model = before if masked else after
+    modules, cut_modules = dict(before.named_modules()), dict(after.named_modules())
+    inner: dict[str, Tensor] = {}
+    handles = []
+    tensors: dict[str, Tensor] = {}
+    try:
+        for piece in group.slices if masked else ():
+            module = modules.get(piece.module)
+            if isinstance(module, (nn.GroupNorm, nn.LayerNorm)) or (piece.side == "in" and not _plain(module)):
+                hook = _selecting(piece.module, cut_modules[piece.module], keep)
+                handles.append(modules[piece.module].register_forward_hook(hook, with_kwargs=True))
+            elif piece.side == "in":
+                assert isinstance(module, (_ConvNd, nn.Linear))
+                tensors[f"{piece.module}.weight"] = _masked(module, keep[piece.module, "in"])
+        for name in group.consumers:
+            rows = keep.get((name, "out")) if masked else None
+            target = modules[name] if masked else cut_modules[name]
+            handles.append(target.register_forward_hook(_collecting(inner, name, target, rows)))
+        output = functional_call(model, tensors, (noise,), tie_weights=False) if tensors else model(noise)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return output, inner
+
+
+def _current(before: nn.Module, group: Group, kept: Sequence[int], layout: Layout) -> dict[tuple[str, Side], Tensor]:
+    """The kept positions of each side in the numbering of `before`."""
+    result = {}
+    for key, alive in layout_of(before, group, kept, layout).items():
+        survivors = set(alive)
+        now = layout.get(key)
+        positions = alive if now is None else [i for i, p in enumerate(now) if p in survivors]
+        result[key] = torch.tensor(list(positions), dtype=torch.int64)
+    return result
+
+
+def _plain(module: nn.Module | None) -> bool:
+    """Whether a layer multiplies its input by its own weight as it is: then zeroing the weight masks the input."""
+    if not isinstance(module, (_ConvNd, nn.Linear)):
+        return False
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
+    return any(type(module).forward is kind.forward for kind in kinds)
+
+
+def _masked(module: _ConvNd | nn.Linear, keep: Tensor) -> Tensor:
+    """A consumer's weight with zeros for every input position that is not kept."""
+    weight = module.weight.detach().clone()
+    inputs = module.in_features if isinstance(module, nn.Linear) else module.in_channels
+    gone = torch.ones(inputs, dtype=torch.bool, device=weight.device)
+    gone[keep.to(weight.device)] = False
+    if isinstance(module, nn.Linear):
+        weight[:, gone] = 0
+    elif module.transposed:
+        weight[gone] = 0
+    elif module.groups == 1:
+        weight[:, gone] = 0
+    else:
+        blocks = weight.unflatten(0, (module.groups, -1))
+        for block, columns in zip(blocks, gone.reshape(module.groups, -1), strict=True):
+            block[:, columns] = 0
+    return weight
+
+
+def _selecting(name: str, cut: nn.Module, keep: dict[tuple[str, Side], Tensor]) -> Callable[..., Tensor]:
+    """A hook that lets a layer see only its kept channels, and puts what it makes of them back in place."""
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
+        x = first_of(args, kwargs)
+        norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
+        into = keep.get((name, "out" if norm else "in"))
+        axis = _channel_axis(module)
+        seen = x if into is None else x.index_select(axis, into.to(x.device))
+        rows = keep.get((name, "out"))
+        # Its tensors are taken from the former layer, not from the cut one: a wrong slice must not be its own witness.
+        made = functional_call(cut, _sliced(module, None if norm else into, rows), (seen,))
+        if rows is None:
+            return made
+        full = torch.zeros_like(output)
+        return full.index_copy_(axis, rows.to(x.device), made.to(full.dtype))
+
+    return hook
+
+
+def _sliced(module: nn.Module, into: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
+    """A layer's parameters for kept inputs and outputs, written out plainly; {} for grouped ones, which are not."""
+    if getattr(module, "groups", 1) != 1 or getattr(module, "transposed", False):
+        return {}
+    tensors = {}
+    for name, parameter in module.named_parameters(recurse=False):
+        value = parameter.detach()
+        if rows is not None:
+            value = value.index_select(0, rows.to(value.device))
+        if into is not None and name == "weight":
+            value = value.index_select(1, into.to(value.device))
+        tensors[name] = value
+    return tensors
+
+
+def _collecting(inner: dict[str, Tensor], name: str, module: nn.Module, rows: Tensor | None) -> Callable[..., None]:
+    def hook(_: nn.Module, args: Any, output: Tensor) -> None:
+        value = output.detach()
+        inner[name] = (
+            value.clone() if rows is None else value.index_select(_channel_axis(module), rows.to(value.device))
+        )
+
+    return hook
+
+
+def _channel_axis(module: nn.Module) -> int:
+    """Where a layer's channels are; a LayerNorm with its own forward (timm, torchvision) has them behind the batch."""
+    if isinstance(module, nn.Linear) or type(module).forward is nn.LayerNorm.forward:
+        return -1
+    return 1
+
+
+def _difference(expected: Tensor, found: Tensor) -> float:
+    """The largest difference relative to the largest value; infinite for other shapes, NaN where not finite."""
+    if expected.shape != found.shape:
+        return float("inf")
+    expected, found = expected.double(), found.double()
+    if not bool(expected.isfinite().all() and found.isfinite().all()):
+        return float("nan")
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    difference = float((expected - found).abs().max()) if expected.numel() else 0.0
+    return difference / scale if scale > 0 else difference
+
+
+def _random_like(example: Tensor, seed: int) -> Tensor:
+    """Random input of the example's shape, device and type, at most two images; whole numbers are the example's own."""
+    if not example.is_floating_point():
+        return example[:2]
+    shape = (min(2, example.shape[0]), *example.shape[1:])
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(device=example.device, dtype=example.dtype)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -1,0 +1,59 @@
+"""Runs made by hand: what their pages must say is known beforehand."""
+
+from dataclasses import replace
+
+import torch
+
+from cosep.records import GroupPlan, Plan, Selection
+from cosep.reporting import Evidence, RunRecord
+
+
+def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_names=None, **report):
+    """A run made by hand: every group keeps half of its channels, channel 2c and 2c + 1 being cluster c."""
+    plans, entries, evidence = [], [], {}
+    half = channels // 2
+    pairs = classes * (classes - 1) // 2
+    generator = torch.Generator().manual_seed(0)
+    candidates = tuple(range(2, channels))
+    for index in range(groups):
+        group = (group_names or {}).get(index, f"layer{index}.conv1")
+        kept = tuple(range(0, channels, 2))
+        selection = Selection(
+            channels, kept, "knee", half, candidates, tuple(1 - 1 / k for k in candidates),
+            tuple(0.9 - 1 / k for k in candidates), tuple(1 / k for k in candidates),
+            tuple(c // 2 for c in range(channels)), tuple(range(1, channels, 2)), kept,
+        )  # fmt: skip
+        plans.append(GroupPlan(group, channels, kept, "knee", selection))
+        entries.append({
+            "group": group, "width": channels, "kept": half, "reason": "knee", "notes": [], "twin_difference": 0.0,
+            "compensation": [], "accuracy": 0.9 - index / 1000, "macs": 1000 - index, "parameters": 900 - index,
+        })  # fmt: skip
+        shown = min(pairs, 300)
+        profiles = 2 * torch.rand(channels, shown, generator=generator)
+        evidence[index] = Evidence(
+            group, "jm", tuple(range(classes)), classes, (0.5, 0.25), torch.rand(channels, generator=generator),
+            profiles.mean(dim=1), torch.randn(channels, 2, generator=generator), torch.arange(shown).int(),
+            profiles.half(), torch.ones(pairs).int(), torch.full((pairs,), 1.5),
+            torch.zeros(pairs).int(), torch.full((pairs,), 1.25),
+        )  # fmt: skip
+    latency = {
+        "median_ms": 2.0, "p10_ms": 1.9, "p90_ms": 2.2, "batch": 1, "threads": 1, "repeats": 30, "device": "cpu",
+    }  # fmt: skip
+    facts = {
+        "settings": {"seed": 0, "select": {"degree": 3, "representative": "weighted"}, "profile": {"max_classes": 100}},
+        "before": {"accuracy": 0.92, "macs": 2000, "parameters": 1000, "bytes": 4000, "latency": latency},
+        "after": {"accuracy": 0.91, "macs": 1000, "parameters": 500, "bytes": 2000, "latency": latency},
+        "change": {"accuracy": -0.01, "macs": 0.5, "parameters": 0.5, "bytes": 0.5, "speedup": 1.0},
+        "holdout_accuracy": {"before": 0.93, "after": 0.9},
+        "groups": entries,
+        "not_pruned": [{"group": "fc", "width": 10, "why": "the classifier"}],
+        "recovery": {"updates": 40, "outcome": "done", "losses": [1.0, 0.5, 0.25], "accuracy": 0.9},
+        "limits": [],
+        "seconds": {"observe": 1.0, "recover": 3.0},
+    }
+    about = {"model": "net", "data": "data", "classes": classes, "class_names": list(class_names or ())}
+    return RunRecord(name, Plan(tuple(plans)), {**facts, **report}, about, evidence)
+
+
+def without_evidence(run):
+    return replace(run, evidence={})

@@ -1,0 +1,204 @@
+"""Pages in a real browser: headless Chromium, from file://, with the network off."""
+
+import json
+
+import pytest
+
+from cosep.reporting.folders import read_runs, write_page
+from cosep.reporting.page import run_page
+from tests.reporting.made import record
+from tests.reporting.test_page import HOSTILE
+
+# How many different colours a canvas shows, and how much of each chart is ink: an empty chart has neither.
+DRAWN = """
+[...document.querySelectorAll('figure')].map(figure => {
+  const svg = figure.querySelector('.plot svg'), canvas = figure.querySelector('.plot canvas');
+  let marks = svg ? svg.querySelectorAll('path, circle, rect, line').length : 0, colours = 0;
+  if (canvas) {
+    const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data, seen = new Set();
+    for (let i = 0; i < data.length; i += 4) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+    colours = seen.size;
+  }
+  const box = (svg || canvas || figure).getBoundingClientRect();
+  return {title: figure.querySelector('h3').textContent, marks, colours, width: box.width, height: box.height,
+          text: figure.querySelector('figcaption p').textContent};
+})
+"""
+CHOSEN = "document.querySelector('#detail h3').textContent"
+CHECKED = "[...document.querySelectorAll('.choice')].findIndex(c => c.getAttribute('aria-checked') === 'true')"
+TIP = "(t => t.hidden ? '' : t.textContent)(document.querySelector('.tip'))"
+
+
+def serious(page, axe):
+    """What axe-core finds wrong, in words, but for what it calls moderate or minor."""
+    page.run(axe + "; 1")
+    found = page.run("axe.run(document).then(r => r.violations)")
+    return [
+        f"{v['id']} ({v['impact']}): {[n['html'][:120] for n in v['nodes']][:3]}"
+        for v in found
+        if v["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.fixture(scope="module")
+def comparison(real_runs, tmp_path_factory):
+    return write_page(read_runs(real_runs), tmp_path_factory.mktemp("comparison") / "comparison.html")
+
+
+def test_a_real_run_opens_without_network_and_all_charts_are_drawn(page, real_run):
+    tab = page(real_run / "report.html")
+    assert tab.complaints() == []
+    assert {address.split("#")[0] for address in tab.requests()} == {(real_run / "report.html").as_uri()}
+    charts = {chart["title"]: chart for chart in tab.run(DRAWN)}
+    for title in (
+        "Channels kept and removed in each group",
+        "Held-out accuracy as the groups were cut, one after another",
+        "Mean simplified silhouette for every number of clusters",
+        "Separability space in two dimensions",
+        "Recovery",
+    ):
+        chart = charts.pop(title)
+        assert chart["marks"] > 5, title
+        assert chart["width"] > 300, title
+        assert chart["height"] > 100, title
+    matrix = charts.pop("Profile matrix: channels × class pairs, ordered by cluster")
+    assert matrix["colours"] > 20
+    assert "best channel's JM separability" in charts.pop("Class pairs that lost their best separator")["text"]
+    assert not charts
+    tiles = tab.run("[...document.querySelectorAll('.tile .label')].map(e => e.textContent)")
+    assert tiles == ["Test accuracy", "MACs", "Parameters", "File size", "Latency", "Time it took"]
+
+
+def test_groups_are_chosen_by_mouse_list_and_keyboard(page, real_run):
+    tab = page(real_run / "report.html")
+    names = [group["group"] for group in json.loads((real_run / "report.json").read_text())["groups"]]
+    assert len(names) == 3
+    assert tab.run(CHOSEN) == names[0]
+    tab.click(".choice[data-group='2']")
+    assert (tab.run(CHOSEN), tab.run(CHECKED)) == (names[2], 2)
+    tab.press("ArrowLeft")
+    assert (tab.run(CHOSEN), tab.run(CHECKED)) == (names[1], 1)
+    assert tab.run("document.activeElement.getAttribute('data-group')") == "1"
+    tab.press("Home")
+    assert tab.run(CHOSEN) == names[0]
+    tab.run("document.activeElement.blur()")
+    tab.press("ArrowRight")  # from anywhere on the page
+    assert tab.run(CHOSEN) == names[1]
+    tab.click("#next")
+    assert tab.run(CHOSEN) == names[2]
+    tab.press("ArrowRight")  # there is no further one
+    assert tab.run(CHOSEN) == names[2]
+    tab.run("p = document.querySelector('#picker'); p.value = '1'; p.dispatchEvent(new Event('change')); 1")
+    assert (tab.run(CHOSEN), tab.run(CHECKED), tab.run("location.hash")) == (names[1], 1, "#group-2")
+    assert f"{names[1]}: " in tab.run("document.querySelector('[aria-live]').textContent")
+    assert all(chart["marks"] or chart["colours"] for chart in tab.run(DRAWN) if "lost" not in chart["title"])
+    assert tab.complaints() == []
+
+
+def test_hovering_a_point_names_its_channel_and_a_cell_its_pair(page, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(run_page(record(class_names=["cat", "dog", "owl", "fox"])), encoding="utf-8")
+    tab = page(path)
+    place = """(d => { const f = [...document.querySelectorAll('figure')].find(f => f.textContent.includes(d[0]));
+      const e = f.querySelector(d[1]); e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect();
+      return [r.left + r.width / 2, r.top + r.height / 2]; })"""
+    tab.hover(*tab.run(place + "(['Separability space', 'path.stays'])"))
+    assert tab.run(TIP).startswith("channel ")
+    assert "kept, representative" in tab.run(TIP)
+    tab.hover(*tab.run(place + "(['Profile matrix', 'canvas'])"))
+    assert tab.run(TIP).startswith("channel ")
+    assert any(name in tab.run(TIP) for name in ("cat", "dog", "owl", "fox"))
+    tab.hover(2, 2)
+    assert tab.run(TIP) == ""
+    tab.tap(*tab.run(place + "(['Separability space', 'path.stays'])"))  # a lifted finger still wants to read
+    assert tab.run(TIP).startswith("channel ")
+
+
+def test_there_is_a_table_behind_every_chart(page, real_run):
+    tab = page(real_run / "report.html")
+    tab.run("document.querySelectorAll('figure details').forEach(d => { d.open = true; }); 1")
+    tab.run("new Promise(done => setTimeout(done, 50))")  # they are filled when their toggle is told of
+    rows = """[...document.querySelectorAll('figure')].filter(f => f.querySelector('.plot svg, .plot canvas'))
+      .map(f => [f.querySelector('h3').textContent, f.querySelectorAll('tbody tr').length])"""
+    found = dict(tab.run(rows))
+    assert len(found) >= 6
+    assert all(found.values()), found
+    first = json.loads((real_run / "report.json").read_text())["groups"][0]
+    assert found["Separability space in two dimensions"] == first["width"]
+
+
+def test_hostile_names_show_as_text(page, tmp_path):
+    path = tmp_path / "report.html"
+    names = [*HOSTILE[:5], "plain"]
+    run = record(groups=5, classes=6, class_names=names, group_names=dict(enumerate(HOSTILE[:5])), name=HOSTILE[0])
+    path.write_text(run_page(run), encoding="utf-8")
+    tab = page(path, width=400)
+    tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; }); 1")
+    for index, name in enumerate(HOSTILE[:5]):
+        assert tab.run(CHOSEN) == name
+        wide = tab.run("document.documentElement.scrollWidth")
+        assert wide <= 400, f"group {index} makes the page {wide} wide"
+        tab.press("ArrowRight")
+    assert tab.run("document.title") != "hacked"
+    assert tab.run("document.querySelectorAll('img').length") == 0
+    assert tab.complaints() == []
+
+
+def test_a_large_run_is_usable_within_two_seconds(page, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(run_page(record(groups=60, channels=512, classes=100)), encoding="utf-8")
+    tab = page(path)
+    ready = int(tab.run("document.documentElement.dataset.ready"))
+    if ready >= 2000:  # perhaps the machine had other things to do: once more
+        ready = int(page(path).run("document.documentElement.dataset.ready"))
+    assert ready < 2000
+    took = tab.run("(start => { choose(59, false); return performance.now() - start; })(performance.now())")
+    assert took < 2000
+    assert tab.run(CHOSEN) == "layer59.conv1"
+    tab.resize(390)
+    tab.run("new Promise(done => setTimeout(done, 200))")
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+    assert tab.complaints() == []
+
+
+def test_the_comparison_opens_without_network_and_is_drawn(page, comparison):
+    tab = page(comparison)
+    assert tab.complaints() == []
+    assert len(set(tab.requests())) == 1
+    charts = {chart["title"]: chart for chart in tab.run(DRAWN)}
+    assert set(charts) >= {
+        "Accuracy against multiply-accumulates",
+        "Channels kept in each group",
+        "Seeds and their spread",
+    }
+    assert all(chart["marks"] > 5 for chart in charts.values())
+    text = tab.run("document.body.innerText")
+    assert "3 runs compared" in text
+    assert "2 configurations" in text
+    assert "recover.schedule" in text
+    tab.resize(390)
+    tab.run("new Promise(done => setTimeout(done, 200))")
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("how", [{"width": 1280}, {"width": 390, "dark": True}], ids=["wide, light", "narrow, dark"])
+def test_axe_finds_nothing_serious(page, axe, real_run, comparison, how):
+    for path in (real_run / "report.html", comparison):
+        tab = page(path, **how)
+        tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; }); 1")
+        assert serious(tab, axe) == [], path.name
+
+
+def test_on_paper_everything_is_drawn_in_light_colours(page, real_run):
+    tab = page(real_run / "report.html", dark=True)
+    assert len(tab.do("Page.printToPDF")["data"]) > 50_000
+    tab.do("Emulation.setEmulatedMedia", media="print")
+    tab.resize(700)  # narrower than the charts were drawn
+    right = "Math.max(...[...document.querySelectorAll('svg, canvas')].map(e => e.getBoundingClientRect().right))"
+    assert tab.run(right) <= 700
+    tab.do("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    dark = tab.run("getComputedStyle(document.documentElement).getPropertyValue('--surface')")
+    tab.run("window.dispatchEvent(new Event('beforeprint')); 1")
+    light = tab.run("getComputedStyle(document.documentElement).getPropertyValue('--surface')")
+    assert (dark.strip(), light.strip()) == ("#191f28", "#ffffff")
+    assert tab.complaints() == []

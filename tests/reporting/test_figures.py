@@ -1,0 +1,93 @@
+"""Figures as files, and the two measures of agreement against scipy and by hand."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from cosep.config import preset, replace_settings
+from cosep.errors import ConfigError
+from cosep.reporting.agreement import Agreement, Density, jaccard, spearman, thirds
+from cosep.reporting.figures import STYLE, write_figures
+from cosep.reporting.folders import agreements_of, read_run, read_runs
+from tests.reporting.made import record, without_evidence
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch):
+    """Fewer pixels: what is drawn does not hang on them."""
+    monkeypatch.setitem(STYLE, "savefig.dpi", 60)
+
+
+DENSITY = Density(3, (0, 1), 0.0, 4.0, ((1, 2, 3, 4), (4, 3, 2, 1)), (1.0, 2.0), (0.5, 0.5), 0.6, 0.7)
+
+
+def agreement(kept, also, scores=(1.0, 2.0, 3.0)):
+    return Agreement("g", tuple(scores), tuple(scores), tuple(kept), tuple(also), DENSITY)
+
+
+def test_spearman_is_scipys_also_with_ties():
+    generator = np.random.default_rng(0)
+    a, b = generator.integers(0, 9, 60), generator.integers(0, 9, 60)
+    assert spearman(a.tolist(), b.tolist()) == pytest.approx(spearmanr(a, b).statistic)
+    assert np.isnan(spearman([1.0, 1.0], [1.0, 2.0]))
+
+
+def test_jaccard_counts_what_both_keep_of_what_either_keeps():
+    assert jaccard([agreement((0, 1, 2), (1, 2, 3)), agreement((0,), (0,))]) == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (9, [3, 3, 3])])
+def test_groups_are_split_into_early_middle_and_late(count, sizes):
+    assert [len(part) for part in thirds([agreement((0,), (0,))] * count).values()] == sizes
+
+
+def test_all_figures_of_a_real_run_are_drawn_twice_and_said_in_words(real_run, trained, tmp_path):
+    data, base = trained
+    run = read_run(real_run)
+    config = replace_settings(preset(), {"observe": {"images": 300}})
+    agreements = agreements_of(base, data.calibration, config, [plan.group for plan in run.plan.groups])
+    assert [a.group for a in agreements] == [plan.group for plan in run.plan.groups]
+    assert all(0 <= a.density.gaussian <= 2 and sum(map(sum, a.density.counts)) > 20 for a in agreements)
+    paths = write_figures([run], tmp_path, agreements=agreements)
+    names = {"retention", "separability-matrix", "projection", "gaussian-histogram", "densities"}
+    assert {path.name for path in paths} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")} | {
+        "figures.md"
+    }
+    for path in paths:
+        assert path.stat().st_size > (3_000 if path.suffix != ".md" else 500), path
+    text = (tmp_path / "figures.md").read_text()
+    assert re.search(r"Spearman 0\.\d{3} over 160 channels; Jaccard early", text)
+    assert re.search(r"\d+ of 160 channels kept", text)
+
+
+def test_runs_with_other_m_make_the_figure_of_accuracy_against_m(tmp_path):
+    few = record(name="few", settings={"seed": 0, "profile": {"max_classes": 2}})
+    write_figures([record(), few], tmp_path)
+    assert (tmp_path / "accuracy-against-m.svg").exists()
+    assert "M = 2: 91.00 %" in (tmp_path / "figures.md").read_text()
+
+
+def test_names_with_formulas_and_foreign_letters_are_drawn_into_the_same_files_every_time(tmp_path):
+    name = "$\\frac{1}$ <b> \u05e9\u05dc\u05d5\u05dd \u4f60\u597d"
+    run = record(class_names=[name] * 4, group_names={0: name}, name=name)
+    one, other = (write_figures([run], tmp_path / place) for place in "ab")
+    assert "<b>" in one[-1].read_text()
+    for a, b in zip(one, other, strict=True):
+        assert a.read_bytes() == b.read_bytes(), a.name
+
+
+def test_a_group_without_evidence_cannot_be_asked_for(tmp_path):
+    with pytest.raises(ConfigError, match=r"no evidence of a group 'nosuch'\. Groups with evidence: layer0"):
+        write_figures([record()], tmp_path, group="nosuch")
+    paths = write_figures([without_evidence(record())], tmp_path)
+    assert [path.stem for path in paths] == ["retention", "retention", "figures"]
+
+
+def test_runs_of_the_same_name_are_told_apart(real_run, tmp_path):
+    shutil.copytree(real_run, tmp_path / "other" / real_run.name)
+    names = [run.name for run in read_runs([real_run, tmp_path / "other" / real_run.name])]
+    assert names[1] == f"other/{real_run.name}"
+    assert names[0] != names[1]
