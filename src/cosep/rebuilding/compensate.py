@@ -23,7 +23,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from cosep.config import SurgeryConfig
 from cosep.errors import PlanError
 from cosep.models.frozen import frozen_batchnorms
-from cosep.rebuilding.gram import GramSum, PatchStatistics, Spread
+from cosep.rebuilding.gram import GramSum, PatchStatistics, Spread, factored
 from cosep.rebuilding.patches import View, read_patches, read_weight, views_of, why_unreadable, write_weight
 from cosep.rebuilding.sweep import PrefixCache, Rehearsal, sweep
 from cosep.records import Compensation, Group, Layout
@@ -202,10 +202,8 @@ def _solve(
         # Where every kept channel is dead there is nothing to scale by, and nothing to solve: any ridge gives D = 0.
         level = float(inner.diagonal().mean())
         inner.diagonal().add_(config.ridge * level if level else 1.0)
-    factor, failed = torch.linalg.cholesky_ex(inner)
-    # The ratio of a factor's diagonal is a lower bound of the root of the condition number.
-    pivots = factor.diagonal()
-    if int(failed) or (len(pivots) and float(pivots.min()) <= 1e-7 * float(pivots.max())):
+    factor = factored(inner, statistics.precision)
+    if factor is None:
         return "ill-conditioned: the kept channels are nearly dependent on the calibration data"
     if statistics.pooled:
         # (removed, kept), the same for every tap

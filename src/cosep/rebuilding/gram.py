@@ -17,6 +17,7 @@ class PatchStatistics:
     column_mean: Tensor  # (columns,) float64
     covariance: Tensor  # (columns, columns) float64
     judged: Tensor  # (patches, units, taps) float64
+    precision: float = torch.finfo(torch.float32).eps  # of the products behind the covariance
 
     @property
     def pooled(self) -> bool:
@@ -37,6 +38,7 @@ class GramSum:
         self.shift: Tensor | None = None
         self.gram = torch.zeros(0)
         self.row_sum = torch.zeros(0)
+        self.precision = torch.finfo(torch.float32).eps
 
     def add(self, patches: Tensor) -> None:
         """Take in more patches: (patches, units, taps)."""
@@ -49,6 +51,7 @@ class GramSum:
             # Products are made in float32 for speed. Taken about the first batch's mean they lose nothing that matters;
             # about zero, a channel whose mean is far above its deviation would lose its variance to rounding.
             self.shift = rows.mean(0)
+            self.precision = torch.finfo(rows.dtype).eps
             # MPS has no float64: its sums live on the CPU.
             home = torch.device("cpu") if rows.device.type == "mps" else rows.device
             self.row_sum = torch.zeros(rows.shape[1], dtype=torch.float64, device=home)
@@ -68,8 +71,10 @@ class GramSum:
             empty = torch.zeros(columns, dtype=torch.float64)
             return PatchStatistics(0, mean, empty, torch.zeros(columns, columns, dtype=torch.float64), judged)
         offset = self.row_sum / self.rows
-        covariance = (self.gram / self.rows).addr_(offset, offset, alpha=-1)
-        return PatchStatistics(self.rows, mean, (offset + self.shift.to(offset)).cpu(), covariance.cpu(), judged)
+        covariance = (self.gram / self.rows).addr_(offset, offset, alpha=-1).cpu()
+        covariance = (covariance + covariance.T) / 2  # products of some processors are not quite symmetric
+        column_mean = (offset + self.shift.to(offset)).cpu()
+        return PatchStatistics(self.rows, mean, column_mean, covariance, judged, self.precision)
 
 
 class Spread:
@@ -93,3 +98,21 @@ class Spread:
     def kept(self) -> Tensor:
         """The patches, in float64 on the CPU: (patches, units, taps)."""
         return torch.cat(self.parts).cpu().double() if self.parts else torch.zeros(0, dtype=torch.float64)
+
+
+def factored(moments: Tensor, precision: float) -> Tensor | None:
+    """The Cholesky factor of a Gram matrix (columns, columns); None where its columns depend on one another.
+
+    Judged by the precision of the products that the matrix was summed from, after scaling every column to length 1: so
+    the verdict is the same on every processor, whichever way its roundings happen to fall.
+    """
+    if not len(moments):
+        return moments
+    size = moments.diagonal()
+    if float(size.min()) <= 0:
+        return None
+    scale = size.rsqrt()
+    factor, failed = torch.linalg.cholesky_ex(moments * scale.unsqueeze(1) * scale)
+    if int(failed) or float(factor.diagonal().min()) ** 2 <= 16 * precision:
+        return None
+    return factor / scale.unsqueeze(1)

@@ -434,6 +434,19 @@ def test_dependent_kept_channels_without_a_ridge_fall_back_to_plain_cutting():
     assert record.applied
 
 
+@pytest.mark.parametrize("nearly", [0.0, 1e-6])
+def test_dependent_channels_are_recognised_however_the_products_round(nearly):
+    for seed in range(40):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(7, 6), nn.Linear(6, 5))
+        with torch.no_grad():
+            model[0].weight[1] = model[0].weight[0] * (1 + nearly)
+            model[0].bias[1] = model[0].bias[0]
+        batches = [(torch.randn(64, 7), torch.zeros(64, dtype=torch.int64)) for _ in range(3)]
+        _, (record,) = compensate(model, group_of(6, "0", ["1"]), [0, 1, 2], {}, batches, SurgeryConfig(ridge=0.0))
+        assert record.reason.startswith("ill-conditioned"), seed
+
+
 def test_infinite_activations_fall_back_to_plain_cutting():
     model = randomised(nn.Sequential(nn.Linear(7, 6), nn.Linear(6, 5)))
     batches = batches_of(7)
