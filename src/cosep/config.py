@@ -126,6 +126,27 @@ class SurgeryConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RebuildConfig:
+    """How the weights that stay are solved anew, beside the uncut network and before any training."""
+
+    weights: bool = setting(True, "Re-solve every layer of the cut network towards what the uncut network computes")
+    batchnorm: bool = setting(True, "Re-estimate BatchNorm statistics after a cut where the weights are not re-solved")
+    images: int = setting(2000, "Calibration images that the rebuild sees; 0: all that there are")
+    rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
+    positions: int = setting(64, "Sampled positions of one image, at most")
+    pull: float = setting(1e-3, "How strongly solutions are pulled towards the old weights, relative to the inputs' variance")
+    memory: float = setting(1.0, "Gigabytes of intermediate values to keep in memory; more go to a temporary file")
+
+    def __post_init__(self) -> None:
+        check_at_least("rebuild.images", self.images, 0)
+        check_at_least("rebuild.rows", self.rows, 1)
+        check_at_least("rebuild.positions", self.positions, 1)
+        check_at_least("rebuild.memory", self.memory, 0)
+        if not 0 < self.pull < math.inf:
+            raise ConfigError(f"rebuild.pull is {self.pull}; it must be above 0, or solutions may follow noise.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecoverConfig:
     """How the network is trained after cutting. The budget is counted in updates: `epochs` passes over `share` of the
     training batches for each cut group, spent after each group (per-layer) or once at the end (final)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 Side = Literal["out", "in"]
 Scope = Literal["interior", "all"]
+Towards = Literal["output", "sum"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +134,16 @@ class Group:
     blocks: int = 1  # kept channels must be equally many in each of this many equal consecutive blocks
 
 
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer's part of a cost: what goes with its inputs times its outputs, and what with its outputs alone."""
+
+    inputs: int
+    outputs: int
+    product: float
+    each: float = 0.0
+
+
 # The indices of the uncut model that are still alive on each cut side of each module: all that is needed to cut again.
 Layout = Mapping[tuple[str, Side], tuple[int, ...]]
 
@@ -170,6 +181,24 @@ class Compensation:
     reason: str  # in words: "re-solved", or why it was left for plain cutting
     error_before: float  # of plain cutting
     error_after: float  # with the weights that the consumer has now
+
+
+@dataclass(frozen=True)
+class LayerRebuild:
+    """What became of one layer: re-solved or left, and its error against the uncut network, either way.
+
+    Errors are squared, relative to the variance of what the layer is solved towards, on images that the fit did not
+    see. They are nan where nothing was measured.
+    """
+
+    layer: str
+    towards: Towards  # the uncut network's own output there, or the sum in which it ends
+    applied: bool
+    reason: str  # in words: "re-solved", or why not
+    error_before: float  # as cut, with BatchNorm's statistics measured again
+    error_after: float  # with the weights that it has now
+    rows: int = 0  # behind the solution
+    columns: int = 0  # of the solution
 
 
 def as_index(values: tuple[int, ...]) -> Tensor:

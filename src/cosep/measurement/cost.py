@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from cosep.models.modes import device_of, evaluating
+from cosep.records import LayerCost
 
 
 def macs(model: nn.Module, example_input: Tensor) -> int:
@@ -30,3 +36,52 @@ def weight_bytes(model: nn.Module) -> int:
     """The bytes of all the tensors a saved model holds, buffers included, shared ones once; a file adds its header."""
     unique = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values() if isinstance(tensor, Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in unique.values())
+
+
+def layer_macs(model: nn.Module, example_input: Tensor) -> dict[str, LayerCost]:
+    """Multiply-accumulates of one sample in every convolution and linear layer, and how many channels go in and out."""
+    found: dict[str, LayerCost] = {}
+
+    def note(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        # A transposed convolution multiplies every input by its weights, the others make every output with theirs.
+        transposed = isinstance(module, _ConvTransposeNd)
+        values: Tensor = args[0] if transposed else output
+        inputs, outputs = _sizes(module)
+        per_value = module.get_parameter("weight").numel() / (inputs if transposed else outputs)
+        before = found[name].product if name in found else 0.0
+        found[name] = LayerCost(inputs, outputs, before + per_value * values.numel())
+
+    one = example_input[:1].to(device_of(model))
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if isinstance(module, (_ConvNd, nn.Linear)):
+                stack.callback(module.register_forward_hook(partial(note, name)).remove)
+        stack.enter_context(evaluating(model))
+        model(one)
+    return found
+
+
+def layer_parameters(model: nn.Module) -> dict[str, LayerCost]:
+    """The parameters of every layer that has some: a weight grows with inputs and outputs, all else with outputs."""
+    found: dict[str, LayerCost] = {}
+    for name, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if not own:
+            continue
+        total = float(sum(parameter.numel() for parameter in own.values()))
+        if isinstance(module, (_ConvNd, nn.Linear)):
+            product = float(own["weight"].numel()) if "weight" in own else 0.0
+            found[name] = LayerCost(*_sizes(module), product, total - product)
+        else:
+            found[name] = LayerCost(1, max(parameter.numel() for parameter in own.values()), 0.0, total)
+        for key, parameter in own.items():
+            found.setdefault(f"{name}.{key}" if name else key, LayerCost(1, parameter.numel(), 0.0, parameter.numel()))
+    return found
+
+
+def _sizes(module: nn.Module) -> tuple[int, int]:
+    """How many channels go into a convolution or a linear layer, and how many come out."""
+    if isinstance(module, _ConvNd):
+        return module.in_channels, module.out_channels
+    assert isinstance(module, nn.Linear)
+    return module.in_features, module.out_features

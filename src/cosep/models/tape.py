@@ -1,0 +1,268 @@
+"""A forward pass as a list of steps that can be run one by one: layers by name, everything else as torch's operations.
+
+The model is traced once (torch's `make_fx`, with in-place operations made functional). Plain layers stay whole: a step
+calls the layer as it is when the step is run, so that weights may change between two runs. Everything else is recorded
+with the sizes of the input it was traced with: a tape is good for inputs of that shape only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from cosep.models.modes import evaluating
+
+# Kernels may sum in another order than when the model ran by itself; nothing else may differ.
+_ROUNDING = 1e-4
+_NAMESPACE = "cosep_tape"
+_library: list[torch.library.Library] = []  # a Library takes its operators along when it is collected
+_recorded: list[nn.Module] = []  # the layers of the model that is being traced, by the number in its steps
+
+
+class TapeError(Exception):
+    """A model that cannot be taken apart into steps; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a forward pass."""
+
+    sources: tuple[int, ...]  # the steps whose values it needs
+    users: tuple[int, ...]  # the steps that need its value
+    layer: str  # the plain layer that it calls; "" for anything else
+    operation: str  # "input", "output", "constant", "layer", or torch's name, such as "aten.add.Tensor"
+    plain: bool  # whether all of its arguments are values of other steps
+    run: Callable[[Mapping[int, Any]], Any]  # from the values of its sources to its own
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """The steps of one model for inputs of one shape, in the order in which they ran; the last is its output."""
+
+    steps: tuple[Step, ...]
+    input: int
+    layers: Mapping[str, tuple[int, ...]]  # every plain layer with the steps that call it
+
+    @property
+    def output(self) -> int:
+        return len(self.steps) - 1
+
+    def like(self, other: Tape) -> bool:
+        """Whether the other tape has the same steps, whatever the sizes of their values."""
+        return len(self.steps) == len(other.steps) and all(
+            (a.sources, a.layer, a.operation) == (b.sources, b.layer, b.operation)
+            for a, b in zip(self.steps, other.steps, strict=True)
+        )
+
+
+@dataclass(eq=False)
+class Pass:
+    """One batch on its way through a tape: `values` holds what steps that have not run yet still need."""
+
+    tape: Tape
+    values: dict[int, Any] = field(default_factory=dict)
+    waiting: Counter[int] = field(default_factory=Counter)  # how many steps each value is still needed by
+
+    @staticmethod
+    def begun(tape: Tape, inputs: Tensor) -> Pass:
+        waiting = Counter({index: len(step.users) for index, step in enumerate(tape.steps)})
+        return Pass(tape, {tape.input: inputs}, waiting)
+
+    def branched(self) -> Pass:
+        """The same batch at the same place, to be run on independently of this one."""
+        return Pass(self.tape, dict(self.values), Counter(self.waiting))
+
+    def run(
+        self,
+        order: Iterable[int],
+        see: Callable[[int, Any], None] | None = None,
+        instead: Mapping[str, nn.Module] | None = None,
+    ) -> None:
+        """Run these steps, each after all of its sources; `see` is shown every value.
+
+        `instead` names layers in whose place others run.
+        """
+        with torch.no_grad():
+            for index in order:
+                step = self.tape.steps[index]
+                if instead and step.layer in instead:
+                    self.values[index] = instead[step.layer](self.values[step.sources[0]])
+                elif index != self.tape.input:
+                    self.values[index] = step.run(self.values)
+                if see is not None:
+                    see(index, self.values[index])
+                for source in step.sources:
+                    self.waiting[source] -= 1
+                    if not self.waiting[source]:
+                        del self.values[source]
+
+
+def record(model: nn.Module, inputs: Tensor) -> Tape:
+    """The tape of a model, in evaluation mode, for inputs of this shape; a TapeError where it has none."""
+    from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    names = {id(module): name for name, module in reversed(list(model.named_modules()))}
+    with evaluating(model), warnings.catch_warnings(), _layers_as_steps(model):
+        warnings.simplefilter("ignore")
+        try:
+            traced = make_fx(functionalize(model), tracing_mode="real")(inputs)
+        except Exception as error:
+            raise TapeError(f"it cannot be traced ({type(error).__name__}: {_first_line(error)})") from error
+        layers = list(_recorded)
+    nodes = list(traced.graph.nodes)
+    places = {node: index for index, node in enumerate(nodes)}
+    if [node.op for node in nodes].count("placeholder") != 1:
+        raise TapeError("its trace has no single input")
+    steps, found = [], dict[str, list[int]]()
+    for index, node in enumerate(nodes):
+        called = None
+        if node.op == "call_function" and str(node.target) == f"{_NAMESPACE}.layer.default":
+            called = layers[node.args[1]]
+            found.setdefault(names[id(called)], []).append(index)
+        steps.append(_step(traced, node, places, called, "" if called is None else names[id(called)]))
+    return Tape(
+        tuple(steps), places[next(n for n in nodes if n.op == "placeholder")], {n: (*s,) for n, s in found.items()}
+    )
+
+
+def check_tape(tape: Tape, model: nn.Module, inputs: Tensor) -> None:
+    """Raise a TapeError unless the tape computes what the model does on these inputs, others than it was made from."""
+    run = Pass.begun(tape, inputs)
+    run.run(range(len(tape.steps)))
+    with evaluating(model):
+        expected = model(inputs)
+    found = run.values[tape.output]
+    if not isinstance(found, Tensor) or found.shape != expected.shape:
+        raise TapeError("its steps give another output than the model")
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    if not float((found - expected).abs().max()) <= _ROUNDING * scale:
+        raise TapeError(
+            "on other inputs its steps compute something else than the model: its forward leaves torch, or depends on "
+            "the values"
+        )
+
+
+def _step(
+    traced: fx.GraphModule, node: fx.Node, places: Mapping[fx.Node, int], layer: nn.Module | None, name: str
+) -> Step:
+    sources = tuple(places[source] for source in node.all_input_nodes)
+    users = tuple(places[user] for user in node.users)
+    plain = all(isinstance(argument, fx.Node) for argument in node.args) and not node.kwargs
+    operation = {"placeholder": "input", "get_attr": "constant"}.get(node.op, node.op)
+    run: Callable[[Mapping[int, Any]], Any]
+    if node.op == "placeholder":
+        run = _no_value
+    elif node.op == "get_attr":
+        value = traced
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        run = partial(_constant, value)
+    elif node.op == "output":
+        run = partial(_picked, _filled(node.args[0], places))
+    elif layer is not None:
+        operation, plain = "layer", True
+        run = partial(_layer, layer, sources[0])
+    elif callable(node.target):
+        operation = str(node.target)
+        run = partial(_call, node.target, _filled(node.args, places), _filled(node.kwargs, places))
+    else:
+        raise TapeError(f"its trace has a step of an unknown kind ({node.op})")
+    return Step(sources, users, name, operation, plain, run)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Stands for the value of a step among the arguments of another."""
+
+    step: int
+
+
+def _filled(arguments: Any, places: Mapping[fx.Node, int]) -> Any:
+    stand_in: Callable[[fx.Node], Any] = lambda node: _Value(places[node])
+    return fx.node.map_arg(arguments, stand_in)
+
+
+def _picked(arguments: Any, values: Mapping[int, Any]) -> Any:
+    """Arguments with the values of the steps that they name."""
+    if isinstance(arguments, _Value):
+        return values[arguments.step]
+    if isinstance(arguments, tuple):
+        return tuple(_picked(part, values) for part in arguments)
+    if isinstance(arguments, list):
+        return [_picked(part, values) for part in arguments]
+    if isinstance(arguments, dict):
+        return {key: _picked(part, values) for key, part in arguments.items()}
+    return arguments
+
+
+def _call(target: Callable[..., Any], args: Any, kwargs: Any, values: Mapping[int, Any]) -> Any:
+    return target(*_picked(args, values), **_picked(kwargs, values))
+
+
+def _layer(layer: nn.Module, source: int, values: Mapping[int, Any]) -> Any:
+    return type(layer).forward(layer, values[source])
+
+
+def _constant(value: Any, values: Mapping[int, Any]) -> Any:
+    return value
+
+
+def _no_value(values: Mapping[int, Any]) -> Any:
+    raise AssertionError("the input is given, not computed")
+
+
+@contextmanager
+def _layers_as_steps(model: nn.Module) -> Iterator[None]:
+    """While a model is traced, its plain layers are one operation each: `layer(x, number)`."""
+    if not _library:
+        library = torch.library.Library(_NAMESPACE, "DEF")
+        library.define("layer(Tensor x, int number) -> Tensor")
+        library.impl("layer", _run_recorded, "CompositeExplicitAutograd")
+        _library.append(library)
+    changed: list[nn.Module] = []
+    try:
+        for module in model.modules():
+            if is_plain(module):
+                _recorded.append(module)
+                module.forward = partial(_as_step, module, len(_recorded) - 1)
+                changed.append(module)
+        yield
+    finally:
+        for module in changed:
+            del module.forward
+        _recorded.clear()
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is a convolution, linear layer or BatchNorm that computes what its class says."""
+    if not isinstance(module, (_ConvNd, nn.Linear, _BatchNorm)) or "forward" in vars(module):
+        return False
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return any(type(module).forward is kind.forward for kind in kinds)
+
+
+def _as_step(module: nn.Module, number: int, *args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+        return torch.ops.cosep_tape.layer(args[0], number)
+    return type(module).forward(module, *args, **kwargs)
+
+
+def _run_recorded(x: Tensor, number: int) -> Tensor:
+    layer = _recorded[number]
+    return type(layer).forward(layer, x)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else "no message"
