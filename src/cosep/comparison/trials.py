@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.config import DeviceConfig, PruneConfig, replace_settings, settings
 from cosep.criteria import best_channels, chip, fpgm, hrank, importance, random_scores, with_gradients
 from cosep.data import Data
 from cosep.errors import ConfigError, RunError
 from cosep.groups.numbering import output_columns
+from cosep.layers import is_batchnorm
 from cosep.measurement import accuracy
 from cosep.models.modes import device_of, evaluating
 from cosep.observation.taps import tapped
@@ -365,7 +365,7 @@ def _by_fpgm(model: nn.Module, group: Group, layout: Layout, _batches: Batches, 
 
 def _by_batchnorm(model: nn.Module, group: Group, layout: Layout, _batches: Batches, _seed: int) -> Tensor:
     names = dict.fromkeys(piece.module for piece in group.slices if piece.side == "out")
-    norms = [name for name in names if isinstance(model.get_submodule(name), _BatchNorm)]
+    norms = [name for name in names if is_batchnorm(model.get_submodule(name))]
     outputs = [
         (model.get_submodule(name), columns) for name in norms for columns in output_columns(group, name, layout)
     ]

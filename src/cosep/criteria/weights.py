@@ -7,10 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from cosep.errors import ConfigError
+from cosep.layers import channel_axis, is_batchnorm, mixing
 from cosep.models.modes import logits_of, training_flags_kept
 
 Criterion = Literal["l1", "l2", "bn-scale", "taylor"]
@@ -56,9 +55,9 @@ def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
     items = []
     for module, columns in outputs:
         _refuse_unreadable(criterion, module)
-        if isinstance(module, _BatchNorm):
+        if is_batchnorm(module):
             handler = tp.prune_batchnorm_out_channels
-        elif isinstance(module, nn.Linear):
+        elif channel_axis(module) == -1:
             handler = tp.prune_linear_out_channels
         else:
             handler = tp.prune_conv_out_channels
@@ -84,7 +83,7 @@ def _refuse_unreadable(criterion: Criterion, module: nn.Module) -> None:
         raise ConfigError(
             f"taylor needs gradients, and a {kind} of this group has none: is it frozen? Leave taylor out."
         )
-    if isinstance(module, _ConvTransposeNd) and module.groups > 1:
+    if getattr(module, "transposed", False) and getattr(module, "groups", 1) > 1:
         raise ConfigError(f"{criterion} cannot be read from a {kind} in groups. Leave {criterion} out.")
 
 
@@ -95,10 +94,7 @@ def fpgm(outputs: Outputs) -> Tensor:
     """
     total = torch.zeros(len(outputs[0][1]), dtype=torch.float64)
     for module, columns in outputs:
-        weight: Tensor = module.get_parameter("weight").detach().double().cpu()
-        if isinstance(module, _ConvTransposeNd):
-            weight = weight.unflatten(0, (module.groups, -1)).transpose(1, 2).flatten(0, 1)
-        filters = weight[columns].flatten(1)
+        filters = mixing(module).filters(module)[columns]
         total += torch.cdist(filters, filters).sum(1)
     return total
 

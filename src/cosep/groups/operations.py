@@ -49,3 +49,6 @@ BATCH_NORMS = _words(
     miopen_batch_norm batch_norm _batch_norm_with_update _batch_norm_no_update _batch_norm_impl_index
     """
 )
+CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_overrideable"})
+MATRIX_PRODUCTS = frozenset({"mm", "addmm", "linear"})
+PICKS = _words("split split_with_sizes chunk unbind slice select unsafe_split unsafe_chunk")

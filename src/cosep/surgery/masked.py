@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.conv import _ConvNd
 
 from cosep.errors import CosepError
+from cosep.layers import bare_axis, channel_axis, kind_of, mixing, places_now
 from cosep.models.modes import evaluating
 from cosep.rebuilding.sweep import first_of
 from cosep.records import Group, Layout, Side
@@ -93,7 +93,8 @@ def check_cut(
     Layers that compute statistics over channels (LayerNorm, GroupNorm, standardised weights) change by definition when
     channels go: the twin lets them see the kept channels only.
     """
-    keep = _current(before, group, kept, layout)
+    alive = layout_of(before, group, kept, layout)
+    keep = {key: places_now(layout, *key, positions) for key, positions in alive.items()}
     noise = _random_like(example_input, seed)
     tolerance = TOLERANCE.get(noise.dtype, 1e-4)
     with evaluating(before, after):
@@ -143,11 +144,13 @@ def _run(
     try:
         for piece in group.slices if masked else ():
             module = modules.get(piece.module)
-            if isinstance(module, (nn.GroupNorm, nn.LayerNorm)) or (piece.side == "in" and not _plain(module)):
+            kind = kind_of(module)
+            if module is None or kind is None:
+                continue  # a bare tensor of channels that go: what it makes of them is masked where it is read
+            if kind.over_channels or (piece.side == "in" and not kind.plain(module)):
                 hook = _selecting(piece.module, cut_modules[piece.module], keep)
-                handles.append(modules[piece.module].register_forward_hook(hook, with_kwargs=True))
+                handles.append(module.register_forward_hook(hook, with_kwargs=True))
             elif piece.side == "in":
-                assert isinstance(module, (_ConvNd, nn.Linear))
                 tensors[f"{piece.module}.weight"] = _masked(module, keep[piece.module, "in"])
         for name in group.consumers:
             rows = keep.get((name, "out")) if masked else None
@@ -160,42 +163,12 @@ def _run(
     return output, inner
 
 
-def _current(before: nn.Module, group: Group, kept: Sequence[int], layout: Layout) -> dict[tuple[str, Side], Tensor]:
-    """The kept positions of each side in the numbering of `before`."""
-    result = {}
-    for key, alive in layout_of(before, group, kept, layout).items():
-        survivors = set(alive)
-        now = layout.get(key)
-        positions = alive if now is None else [i for i, p in enumerate(now) if p in survivors]
-        result[key] = torch.tensor(list(positions), dtype=torch.int64)
-    return result
-
-
-def _plain(module: nn.Module | None) -> bool:
-    """Whether a layer multiplies its input by its own weight as it is: then zeroing the weight masks the input."""
-    if not isinstance(module, (_ConvNd, nn.Linear)):
-        return False
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
-    return any(type(module).forward is kind.forward for kind in kinds)
-
-
-def _masked(module: _ConvNd | nn.Linear, keep: Tensor) -> Tensor:
+def _masked(module: nn.Module, keep: Tensor) -> Tensor:
     """A consumer's weight with zeros for every input position that is not kept."""
-    weight = module.weight.detach().clone()
-    inputs = module.in_features if isinstance(module, nn.Linear) else module.in_channels
-    gone = torch.ones(inputs, dtype=torch.bool, device=weight.device)
-    gone[keep.to(weight.device)] = False
-    if isinstance(module, nn.Linear):
-        weight[:, gone] = 0
-    elif module.transposed:
-        weight[gone] = 0
-    elif module.groups == 1:
-        weight[:, gone] = 0
-    else:
-        blocks = weight.unflatten(0, (module.groups, -1))
-        for block, columns in zip(blocks, gone.reshape(module.groups, -1), strict=True):
-            block[:, columns] = 0
-    return weight
+    kind = mixing(module)
+    gone = torch.ones(kind.size(module, "in"), dtype=torch.bool)
+    gone[keep] = False
+    return kind.masked(module, gone)
 
 
 def _selecting(name: str, cut: nn.Module, keep: dict[tuple[str, Side], Tensor]) -> Callable[..., Tensor]:
@@ -203,9 +176,10 @@ def _selecting(name: str, cut: nn.Module, keep: dict[tuple[str, Side], Tensor]) 
 
     def hook(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
         x = first_of(args, kwargs)
-        norm = isinstance(module, (nn.GroupNorm, nn.LayerNorm))
+        kind = kind_of(module)
+        norm = kind is not None and kind.over_channels
         into = keep.get((name, "out" if norm else "in"))
-        axis = _channel_axis(module)
+        axis = channel_axis(module)
         seen = x if into is None else x.index_select(axis, into.to(x.device))
         rows = keep.get((name, "out"))
         # Its tensors are taken from the former layer, not from the cut one: a wrong slice must not be its own witness.
@@ -220,15 +194,20 @@ def _selecting(name: str, cut: nn.Module, keep: dict[tuple[str, Side], Tensor]) 
 
 def _sliced(module: nn.Module, into: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
     """A layer's parameters for kept inputs and outputs, written out plainly; {} for grouped ones, which are not."""
-    if getattr(module, "groups", 1) != 1 or getattr(module, "transposed", False):
+    kind = kind_of(module)
+    if kind is None or getattr(module, "groups", 1) != 1:
         return {}
     tensors = {}
     for name, parameter in module.named_parameters(recurse=False):
         value = parameter.detach()
-        if rows is not None:
-            value = value.index_select(0, rows.to(value.device))
-        if into is not None and name == "weight":
-            value = value.index_select(1, into.to(value.device))
+        for axis in range(value.ndim):
+            if name in kind.tensors:
+                side = kind.side_of(module, name, axis)
+            else:
+                side = "out" if axis == bare_axis(value) and value.numel() > 1 else None
+            index = {"out": rows, "in": into, None: None}[side]
+            if index is not None:
+                value = value.index_select(axis, index.to(value.device))
         tensors[name] = value
     return tensors
 
@@ -236,18 +215,9 @@ def _sliced(module: nn.Module, into: Tensor | None, rows: Tensor | None) -> dict
 def _collecting(inner: dict[str, Tensor], name: str, module: nn.Module, rows: Tensor | None) -> Callable[..., None]:
     def hook(_: nn.Module, args: Any, output: Tensor) -> None:
         value = output.detach()
-        inner[name] = (
-            value.clone() if rows is None else value.index_select(_channel_axis(module), rows.to(value.device))
-        )
+        inner[name] = value.clone() if rows is None else value.index_select(channel_axis(module), rows.to(value.device))
 
     return hook
-
-
-def _channel_axis(module: nn.Module) -> int:
-    """Where a layer's channels are; a LayerNorm with its own forward (timm, torchvision) has them behind the batch."""
-    if isinstance(module, nn.Linear) or type(module).forward is nn.LayerNorm.forward:
-        return -1
-    return 1
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:
