@@ -57,7 +57,7 @@ from cosep.runs.state import (
 from cosep.selection import balance, round_up, select, with_width
 from cosep.storage.artifacts import is_saved, load, read_documents, save
 from cosep.storage.folder import settle
-from cosep.surgery import TwinCheck, copied, cut_checked, fingerprint
+from cosep.surgery import MaskedCheck, copied, cut_checked, fingerprint
 
 REPORT_FORMAT = 1
 
@@ -187,7 +187,7 @@ def _prune_group(job: Job, state: State, group: Group) -> State:
     else:
         selection = _selected(job, state, group, record=job.run is not None)
     notes = list(selection.notes)
-    check: TwinCheck | None = None
+    check: MaskedCheck | None = None
     repairs: tuple[Compensation, ...] = ()
     model, layout, seed = state.model, state.layout, job.config.seed
     if len(selection.kept) < group.width:

@@ -1,4 +1,4 @@
-"""The proof of a cut: the cut model computes what the former one does with the removed channels masked out."""
+"""The check of a cut: the cut model computes what a masked copy does, the former model without the removed channels."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torc
 
 
 @dataclass(frozen=True)
-class TwinCheck:
-    """Whether a cut model agrees with its masked twin, and by how much they differ, relative to the largest value."""
+class MaskedCheck:
+    """Whether a cut model agrees with its masked copy, and by how much they differ, relative to the largest value."""
 
     equal: bool
     max_difference: float
@@ -35,11 +35,11 @@ class TwinCheck:
 
 @dataclass(frozen=True, eq=False)
 class CutResult:
-    """The model after a proven cut; or, where the proof failed, the model and layout as they were."""
+    """The model after a cut that passed its check; or, where it did not, the model and layout as they were."""
 
     model: nn.Module
     layout: Layout
-    check: TwinCheck
+    check: MaskedCheck
 
     @property
     def done(self) -> bool:
@@ -49,7 +49,7 @@ class CutResult:
 def cut_checked(
     model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, example_input: Tensor, *, seed: int = 0
 ) -> CutResult:
-    """Cut a group and prove it; a cut that fails or computes something else is taken back, and the check says why."""
+    """Cut a group and check it; a cut that fails or computes something else is taken back, and the check says why."""
     return _cut_checked(model, group, kept, layout, example_input, seed, share=False)
 
 
@@ -59,17 +59,17 @@ def _cut_checked(
     try:
         after, new_layout = cut_group(model, group, kept, layout, share=share)
     except CosepError as error:
-        return CutResult(model, layout, TwinCheck(False, float("nan"), 0.0, str(error)))
+        return CutResult(model, layout, MaskedCheck(False, float("nan"), 0.0, str(error)))
     check = check_cut(model, after, group, kept, layout, example_input, seed=seed)
     return CutResult(after, new_layout, check) if check.equal else CutResult(model, layout, check)
 
 
 def cut_all_checked(
     model: nn.Module, chosen: Iterable[tuple[Group, Sequence[int]]], example_input: Tensor, *, seed: int = 0
-) -> tuple[nn.Module, Layout, dict[str, TwinCheck]]:
-    """Cut and prove many groups one after the other: the new model, its layout, and the check of every group."""
+) -> tuple[nn.Module, Layout, dict[str, MaskedCheck]]:
+    """Cut and check many groups one after the other: the new model, its layout, and the check of every group."""
     layout: Layout = {}
-    checks: dict[str, TwinCheck] = {}
+    checks: dict[str, MaskedCheck] = {}
     current = model
     for group, kept in chosen:
         result = _cut_checked(current, group, kept, layout, example_input, seed, share=True)
@@ -86,12 +86,12 @@ def check_cut(
     example_input: Tensor,
     *,
     seed: int = 0,
-) -> TwinCheck:
-    """Compare a cut model with its masked twin on random input: their logits and the outputs of the group's consumers.
+) -> MaskedCheck:
+    """Compare a cut model with its masked copy on random input: their logits and the outputs of the group's consumers.
 
-    `layout` is that of `before`. The twin is `before` with the consumers' weights for removed channels set to zero.
+    `layout` is that of `before`. The masked copy is `before` with zeros for the consumers' weights of removed channels.
     Layers that compute statistics over channels (LayerNorm, GroupNorm, standardised weights) change by definition when
-    channels go: the twin lets them see the kept channels only.
+    channels go: the masked copy lets them see the kept channels only.
     """
     alive = layout_of(before, group, kept, layout)
     keep = {key: places_now(layout, *key, positions) for key, positions in alive.items()}
@@ -101,11 +101,11 @@ def check_cut(
         try:
             expected, expected_inner = _run(before, after, group, keep, noise, masked=True)
         except Exception as error:
-            return TwinCheck(False, float("nan"), tolerance, f"the masked twin fails: {_first_line(error)}")
+            return MaskedCheck(False, float("nan"), tolerance, f"the masked copy fails: {_first_line(error)}")
         try:
             found, found_inner = _run(before, after, group, keep, noise, masked=False)
         except Exception as error:
-            return TwinCheck(False, float("nan"), tolerance, f"the cut model fails: {_first_line(error)}")
+            return MaskedCheck(False, float("nan"), tolerance, f"the cut model fails: {_first_line(error)}")
     worst, where = _difference(expected, found), "the model's output"
     for name, value in expected_inner.items():
         difference = _difference(value, found_inner[name]) if name in found_inner else float("inf")
@@ -113,17 +113,17 @@ def check_cut(
             worst, where = difference, name
     if worst <= tolerance:
         informative = any(bool(value.min() != value.max()) for value in expected_inner.values() if value.numel())
-        return TwinCheck(True, worst, tolerance, informative=informative)
+        return MaskedCheck(True, worst, tolerance, informative=informative)
     if math.isnan(worst):
-        return TwinCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
+        return MaskedCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
     with evaluating(before):
         if _difference(before(noise), before(noise)) > tolerance:
             reason = (
                 "the model is random in evaluation mode, so nothing can be compared; a dropout by function needs "
                 "training=self.training"
             )
-            return TwinCheck(False, worst, tolerance, reason)
-    return TwinCheck(False, worst, tolerance, f"differs from its masked twin by {worst:.2g} at {where}")
+            return MaskedCheck(False, worst, tolerance, reason)
+    return MaskedCheck(False, worst, tolerance, f"differs from its masked copy by {worst:.2g} at {where}")
 
 
 def _run(
@@ -135,7 +135,7 @@ def _run(
     *,
     masked: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The logits and consumers' outputs (kept channels only) of the twin or of the cut model."""
+    """The logits and consumers' outputs (kept channels only) of the masked copy or of the cut model."""
     model = before if masked else after
     modules, cut_modules = dict(before.named_modules()), dict(after.named_modules())
     inner: dict[str, Tensor] = {}
