@@ -89,20 +89,17 @@ def _follow_all(flow: Flow, example: Tensor, deadline: float) -> None:
         raise TraceError(
             f"the model returns shape {tuple(output.shape)} for one input; logits (1, classes) are needed."
         )
-    idle = [
-        n for n, m in flow.modules.items() if n not in flow.calls and any(True for _ in m.parameters(recurse=False))
-    ]
-    if idle:
-        _follow_training(flow, example, deadline)
+    _follow_training(flow, example, deadline)
 
 
 def _follow_training(flow: Flow, example: Tensor, deadline: float) -> None:
-    """Auxiliary heads run only in training mode: a second pass learns what they tie, so that training still works."""
+    """Some layers run, and some buffers are filled, in training mode only: a second pass learns what they tie."""
     calls, macs, places = Counter(flow.calls), Counter(flow.macs), dict(flow.places)
     flow.model.train()
     try:
-        follow(flow, torch.cat([example, example]), deadline)
-    except TraceError:
+        with torch.random.fork_rng(devices=[example.device] if example.is_cuda else []):
+            follow(flow, torch.cat([example, example]), deadline, returned="returned in training")
+    except (TraceError, TimeoutError):
         pass  # a model that cannot be trained on this input is still a model that can be evaluated
     finally:
         flow.model.eval()

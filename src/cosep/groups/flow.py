@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -114,6 +115,7 @@ class _Tracer(TorchDispatchMode):
         self.known: Any = WeakTensorKeyDictionary()
         self.stack: list[str] = []
         self.deadline = deadline
+        self.busy = False  # at work on a rule: what happens meanwhile is no operation of the model's
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -134,7 +136,11 @@ class _Tracer(TorchDispatchMode):
         base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
         result = func(*args, **kwargs)
         if any(i.labels is not None or i.axes for i in inputs):
-            self.step(base, func, args, kwargs, result)
+            self.busy = True
+            try:
+                self.step(base, func, args, kwargs, result)
+            finally:
+                self.busy = False
         return result
 
     def info(self, tensor: Tensor) -> Info:
@@ -173,6 +179,10 @@ class _Tracer(TorchDispatchMode):
             self.put_all(result, self.info(args[0]))
         else:
             self.unknown(name, args, kwargs)
+
+    def leaves(self, tensor: Tensor, how: str) -> None:
+        """Numbers that Python or another library reads come back as constants, whatever they were made of."""
+        self.fix(self.info(tensor), f"leaves torch in {self.where} ({how})")
 
     def unknown(self, name: str, args: Any, kwargs: Any) -> None:
         for tensor in _tensors(args, kwargs):
@@ -327,6 +337,10 @@ class _Tracer(TorchDispatchMode):
         target, source = args[0], args[1]
         whole = target.untyped_storage().nbytes() <= target.numel() * target.element_size()
         if whole and target.shape == source.shape:
+            labels = self.info(source).labels
+            if labels is not None and self.info(target).axes:  # a buffer that keeps what was computed
+                field = compress(self.labels.canonical(labels))
+                self.match_axes(field, target, f"copied into a tensor of fixed size in {self.where}")
             self.put(result, self.info(source))
         else:
             self.unknown("copy into a slice", args, {})
@@ -389,6 +403,12 @@ class _Tracer(TorchDispatchMode):
             tied |= along
         if meeting - tied:
             self.labels.fix(labels, reason)
+
+    def made_like(self, x: Tensor, result: Tensor) -> None:
+        """A tensor made on the device of another: of its shape it holds its channels, else none."""
+        info = self.info(x)
+        if info.labels is not None and x.shape == result.shape:
+            self.put(result, Info(compress(self.labels.canonical(info.labels))))
 
     def reshape(self, x: Tensor, result: Tensor) -> None:
         info = self.info(x)
@@ -552,6 +572,22 @@ class _Tracer(TorchDispatchMode):
         return self.labels.canonical(labels)
 
 
+class _Border(TorchFunctionMode):
+    """What the dispatcher does not see: tensors that are read from outside torch, and dropout, which ties nothing."""
+
+    def __init__(self, tracer: _Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ops.EXITS and args and isinstance(args[0], Tensor) and not self.tracer.busy:
+            self.tracer.leaves(args[0], name.strip("_"))
+        if name in ops.DROPOUTS:
+            return args[0] if args else (kwargs or {})["input"]
+        return func(*args, **(kwargs or {}))
+
+
 _Rule = Callable[[_Tracer, Call], None]
 
 
@@ -567,8 +603,10 @@ _RULES = _table(
     (["native_group_norm"], lambda t, c: t.norm(c.args[0], c.args[1:3], _first(c.result), axis=1)),
     (["native_layer_norm"], lambda t, c: t.norm(c.args[0], c.args[2:4], _first(c.result), axis=c.args[0].ndim - 1)),
     (["copy"], lambda t, c: t.copy(c.args, c.result)),
+    (["_local_scalar_dense"], lambda t, c: t.leaves(c.args[0], "item")),
     (ops.IDENTITY, lambda t, c: t.put_all(c.result, t.info(c.args[0]))),
     (ops.POINTWISE, lambda t, c: t.pointwise(c.name, c.args, c.kwargs, c.result)),
+    (ops.MAKERS, lambda t, c: t.made_like(c.args[0], c.result)),
     (ops.RESHAPES, lambda t, c: t.reshape(c.args[0], c.result)),
     (ops.MOVES, lambda t, c: t.move(c.args[0], c.result, lambda x: _first(c.func(x, *c.args[1:], **c.kwargs)))),
     (["expand"], lambda t, c: t.move(c.args[0], c.result, lambda x: x.expand(c.result.shape))),
@@ -580,8 +618,10 @@ _RULES = _table(
 )
 
 
-def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
-    """Run the model once on the input, filling the flow; returns the model's output."""
+def follow(
+    flow: Flow, example_input: Tensor, deadline: float, *, returned: str = "feeds the classifier's output"
+) -> Any:
+    """Run the model once on the input, filling the flow; returns the model's output, whose channels stay."""
     tracer = _Tracer(flow, deadline)
     tracer.batch = example_input.shape[0]
     handles = []
@@ -601,7 +641,7 @@ def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
         handles.append(module.register_forward_pre_hook(entered(name), prepend=True))
         handles.append(module.register_forward_hook(left))
     try:
-        with torch.no_grad(), tracer:
+        with torch.no_grad(), tracer, _Border(tracer):
             output = flow.model(example_input)
     except Exception as error:
         if isinstance(error, TimeoutError):
@@ -616,7 +656,7 @@ def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
     for tensor in _tensors((output,), {}):
         info = tracer.info(tensor)
         if info.labels is not None:
-            flow.labels.fix(info.labels, "feeds the classifier's output")
+            flow.labels.fix(info.labels, returned)
     return output
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,34 +49,78 @@ class CutResult:
 
 
 def cut_checked(
-    model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, example_input: Tensor, *, seed: int = 0
+    model: nn.Module,
+    group: Group,
+    kept: Sequence[int],
+    layout: Layout,
+    example_input: Tensor,
+    *,
+    inputs: Sequence[Tensor] = (),
+    seed: int = 0,
 ) -> CutResult:
     """Cut a group and check it; a cut that fails or computes something else is taken back, and the check says why."""
-    return _cut_checked(model, group, kept, layout, example_input, seed, share=False)
-
-
-def _cut_checked(
-    model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, example_input: Tensor, seed: int, share: bool
-) -> CutResult:
-    try:
-        after, new_layout = cut_group(model, group, kept, layout, share=share)
-    except CosepError as error:
-        return CutResult(model, layout, MaskedCheck(False, float("nan"), 0.0, str(error)))
-    check = check_cut(model, after, group, kept, layout, example_input, seed=seed)
-    return CutResult(after, new_layout, check) if check.equal else CutResult(model, layout, check)
+    return _cut_checked(model, group, kept, layout, _Probes(example_input, tuple(inputs), seed), share=False)
 
 
 def cut_all_checked(
-    model: nn.Module, chosen: Iterable[tuple[Group, Sequence[int]]], example_input: Tensor, *, seed: int = 0
+    model: nn.Module,
+    chosen: Iterable[tuple[Group, Sequence[int]]],
+    example_input: Tensor,
+    *,
+    inputs: Sequence[Tensor] = (),
+    seed: int = 0,
 ) -> tuple[nn.Module, Layout, dict[str, MaskedCheck]]:
     """Cut and check many groups one after the other: the new model, its layout, and the check of every group."""
     layout: Layout = {}
     checks: dict[str, MaskedCheck] = {}
     current = model
+    probes = _Probes(example_input, tuple(inputs), seed)
     for group, kept in chosen:
-        result = _cut_checked(current, group, kept, layout, example_input, seed, share=True)
+        result = _cut_checked(current, group, kept, layout, probes, share=True)
         current, layout, checks[group.name] = result.model, result.layout, result.check
     return copied(current), layout, checks
+
+
+def _cut_checked(
+    model: nn.Module, group: Group, kept: Sequence[int], layout: Layout, probes: _Probes, share: bool
+) -> CutResult:
+    try:
+        after, new_layout = cut_group(model, group, kept, layout, share=share)
+    except CosepError as error:
+        return CutResult(model, layout, MaskedCheck(False, float("nan"), 0.0, str(error)))
+    check = check_cut(model, after, group, kept, layout, probes.example, inputs=probes.inputs, seed=probes.seed)
+    return CutResult(after, new_layout, check) if check.equal else CutResult(model, layout, check)
+
+
+@dataclass(frozen=True, eq=False)
+class _Probes:
+    """What a cut is checked on: random input of several scales, the example itself, and images that were given."""
+
+    example: Tensor
+    inputs: tuple[Tensor, ...]
+    seed: int
+
+    @property
+    def first(self) -> Tensor:
+        """Random input of the example's shape, device and type, at most two images; whole numbers are its own."""
+        return self._random(min(2, len(self.example)), 1.0, 0)
+
+    def more(self) -> Tensor:
+        """Images of other scales, of the example and of the given inputs, one behind the other."""
+        scaled = [self._random(1, 0.1, 1), self._random(1, 10.0, 2)] if self.example.is_floating_point() else []
+        return torch.cat([*scaled, self.example[:2], *(x[:1].to(self.example) for x in self.inputs)])
+
+    def pair(self) -> Tensor:
+        """Two images, as BatchNorm needs them in training."""
+        first = self.first
+        return first if len(first) > 1 else torch.cat([first, self.example[:1]])
+
+    def _random(self, images: int, scale: float, number: int) -> Tensor:
+        if not self.example.is_floating_point():
+            return self.example[:images]
+        generator = torch.Generator().manual_seed(self.seed + number)
+        noise = torch.randn((images, *self.example.shape[1:]), generator=generator) * scale
+        return noise.to(device=self.example.device, dtype=self.example.dtype)
 
 
 def check_cut(
@@ -85,30 +131,66 @@ def check_cut(
     layout: Layout,
     example_input: Tensor,
     *,
+    inputs: Sequence[Tensor] = (),
     seed: int = 0,
 ) -> MaskedCheck:
-    """Compare a cut model with its masked copy on random input: their logits and the outputs of the group's consumers.
+    """Compare a cut model with its masked copy: their logits and the outputs of the group's consumers.
 
-    `layout` is that of `before`. The masked copy is `before` with zeros for the consumers' weights of removed channels.
-    Layers that compute statistics over channels (LayerNorm, GroupNorm, standardised weights) change by definition when
-    channels go: the masked copy lets them see the kept channels only.
+    They are compared on random input of three scales, on images of the example, and on the first image of each of
+    `inputs`; the cut model must also run in training mode where the former one does. `layout` is that of `before`. The
+    masked copy is `before` with zeros for the consumers' weights of removed channels. Layers that compute statistics
+    over channels (LayerNorm, GroupNorm, standardised weights) change by definition when channels go: the masked copy
+    lets them see the kept channels only.
     """
     alive = layout_of(before, group, kept, layout)
     keep = {key: places_now(layout, *key, positions) for key, positions in alive.items()}
-    noise = _random_like(example_input, seed)
-    tolerance = TOLERANCE.get(noise.dtype, 1e-4)
+    probes = _Probes(example_input, tuple(inputs), seed)
     with evaluating(before, after):
-        try:
-            expected, expected_inner = _run(before, after, group, keep, noise, masked=True)
-        except Exception as error:
-            return MaskedCheck(False, float("nan"), tolerance, f"the masked copy fails: {_first_line(error)}")
-        try:
-            found, found_inner = _run(before, after, group, keep, noise, masked=False)
-        except Exception as error:
-            return MaskedCheck(False, float("nan"), tolerance, f"the cut model fails: {_first_line(error)}")
-    worst, where = _difference(expected, found), "the model's output"
+        check = _compared(before, after, group, keep, probes.first)
+        if check.equal:
+            check = _on_more(check, partial(_compared, before, after, group, keep), probes.more())
+    reason = _fails_in_training(before, after, probes.pair()) if check.equal else ""
+    return replace(check, equal=False, reason=reason) if reason else check
+
+
+_COPY_FAILS = "the masked copy fails"
+
+
+def _on_more(check: MaskedCheck, compared: Callable[[Tensor], MaskedCheck], images: Tensor) -> MaskedCheck:
+    """A check that held for one input, on more images: all at once, or one by one where that says nothing."""
+    found = [compared(images)]
+    if _says_nothing(found[0]):
+        found = [one for one in map(compared, images.split(1)) if not _says_nothing(one)]
+    for other in found:
+        worst = max(check.max_difference, other.max_difference)
+        check = replace(other, max_difference=worst, informative=check.informative or other.informative)
+        if not check.equal:
+            break
+    return check
+
+
+def _says_nothing(check: MaskedCheck) -> bool:
+    """Whether the former model does not accept an input, or overflows on it: that is not the cut's doing."""
+    return check.reason.startswith(_COPY_FAILS) or math.isnan(check.max_difference)
+
+
+def _compared(
+    before: nn.Module, after: nn.Module, group: Group, keep: dict[tuple[str, Side], Tensor], probe: Tensor
+) -> MaskedCheck:
+    """Compare a cut model with its masked copy on one input; both are in evaluation mode."""
+    tolerance = TOLERANCE.get(probe.dtype, 1e-4)
+    try:
+        expected, expected_inner = _run(before, after, group, keep, probe, masked=True)
+    except Exception as error:
+        return MaskedCheck(False, float("nan"), tolerance, f"{_COPY_FAILS}: {_first_line(error)}")
+    try:
+        found, found_inner = _run(before, after, group, keep, probe, masked=False)
+    except Exception as error:
+        return MaskedCheck(False, float("inf"), tolerance, f"the cut model fails: {_first_line(error)}")
+    images = len(probe)
+    worst, where = _difference(expected, found, images), "the model's output"
     for name, value in expected_inner.items():
-        difference = _difference(value, found_inner[name]) if name in found_inner else float("inf")
+        difference = _difference(value, found_inner[name], images) if name in found_inner else float("inf")
         if math.isnan(difference) or difference > worst:  # never true again once it is NaN: that is the answer
             worst, where = difference, name
     if worst <= tolerance:
@@ -116,14 +198,36 @@ def check_cut(
         return MaskedCheck(True, worst, tolerance, informative=informative)
     if math.isnan(worst):
         return MaskedCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
-    with evaluating(before):
-        if _difference(before(noise), before(noise)) > tolerance:
-            reason = (
-                "the model is random in evaluation mode, so nothing can be compared; a dropout by function needs "
-                "training=self.training"
-            )
-            return MaskedCheck(False, worst, tolerance, reason)
+    if _difference(before(probe), before(probe)) > tolerance:
+        reason = (
+            "the model is random in evaluation mode, so nothing can be compared; a dropout by function needs "
+            "training=self.training"
+        )
+        return MaskedCheck(False, worst, tolerance, reason)
     return MaskedCheck(False, worst, tolerance, f"differs from its masked copy by {worst:.2g} at {where}")
+
+
+def _fails_in_training(before: nn.Module, after: nn.Module, probe: Tensor) -> str:
+    """Why a cut model cannot be trained though the former one can, in words; "" where it can.
+
+    Buffers that only training fills, and layers that only training runs, are cut by what a trace has seen of them.
+    """
+    try:
+        _trained(after, probe)
+    except Exception as error:
+        try:
+            _trained(before, probe)
+        except Exception:
+            return ""  # nor could the former one, on this input
+        return f"the cut model fails in training mode: {_first_line(error)}"
+    return ""
+
+
+def _trained(model: nn.Module, probe: Tensor) -> None:
+    """Run a copy of a model in training mode: running statistics, counters and chance stay as they are."""
+    private = copy.deepcopy(model, {id(p): p for p in model.parameters()})  # a pass changes no parameter
+    with torch.no_grad(), torch.random.fork_rng(devices=[probe.device] if probe.is_cuda else []):
+        private.train()(probe)
 
 
 def _run(
@@ -131,7 +235,7 @@ def _run(
     after: nn.Module,
     group: Group,
     keep: dict[tuple[str, Side], Tensor],
-    noise: Tensor,
+    probe: Tensor,
     *,
     masked: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -156,7 +260,7 @@ def _run(
             rows = keep.get((name, "out")) if masked else None
             target = modules[name] if masked else cut_modules[name]
             handles.append(target.register_forward_hook(_collecting(inner, name, target, rows)))
-        output = functional_call(model, tensors, (noise,), tie_weights=False) if tensors else model(noise)
+        output = functional_call(model, tensors, (probe,), tie_weights=False) if tensors else model(probe)
     finally:
         for handle in handles:
             handle.remove()
@@ -220,25 +324,22 @@ def _collecting(inner: dict[str, Tensor], name: str, module: nn.Module, rows: Te
     return hook
 
 
-def _difference(expected: Tensor, found: Tensor) -> float:
-    """The largest difference relative to the largest value; infinite for other shapes, NaN where not finite."""
+def _difference(expected: Tensor, found: Tensor, images: int = 1) -> float:
+    """The largest difference relative to the largest value; infinite for other shapes, NaN where not finite.
+
+    With several images the largest value is each image's own, or else one of a small scale could hide behind others.
+    """
     if expected.shape != found.shape:
         return float("inf")
-    expected, found = expected.double(), found.double()
+    if not expected.numel():
+        return 0.0
     if not bool(expected.isfinite().all() and found.isfinite().all()):
         return float("nan")
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
-    difference = float((expected - found).abs().max()) if expected.numel() else 0.0
-    return difference / scale if scale > 0 else difference
-
-
-def _random_like(example: Tensor, seed: int) -> Tensor:
-    """Random input of the example's shape, device and type, at most two images; whole numbers are the example's own."""
-    if not example.is_floating_point():
-        return example[:2]
-    shape = (min(2, example.shape[0]), *example.shape[1:])
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).to(device=example.device, dtype=example.dtype)
+    rows = images if expected.ndim > 1 and len(expected) == images else 1
+    expected, found = expected.double().reshape(rows, -1), found.double().reshape(rows, -1)
+    scale = expected.abs().amax(1)
+    difference = (expected - found).abs().amax(1)
+    return float(torch.where(scale > 0, difference / scale, difference).max())
 
 
 def _first_line(error: Exception) -> str:
