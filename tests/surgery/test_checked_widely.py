@@ -56,6 +56,8 @@ def test_what_shows_on_a_given_image_only_is_found(x):
     after, group = wrongly_cut(model, x)
     assert check_cut(model, after, group, KEPT, {}, x).equal
     assert not check_cut(model, after, group, KEPT, {}, x, inputs=[x, 200 * x]).equal
+    larger = torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(2))
+    assert not check_cut(model, after, group, KEPT, {}, x, inputs=[200 * larger]).equal
 
 
 def test_what_shows_on_the_example_only_is_found(x):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from cosep.layers.bare import bare_axis
 from cosep.records import Side
 
 # Given the number of positions that there are, which ones to read: (positions,) int64.
@@ -138,7 +139,10 @@ class MixingKind(LayerKind):
 
 
 class Channelwise(LayerKind):
-    """Layers whose tensors have one entry for each channel, and which write their width down in one attribute."""
+    """Layers whose tensors have one entry for each channel, and which write their width down in one attribute.
+
+    A tensor may have further axes of size 1, such as (1, channels, 1, 1).
+    """
 
     def __init__(self, types: tuple[type[nn.Module], ...], tensors: tuple[str, ...], width: str) -> None:
         self.types, self.tensors, self.width = types, tensors, width
@@ -147,10 +151,11 @@ class Channelwise(LayerKind):
         return int(getattr(module, self.width))
 
     def side_of(self, module: Any, tensor: str, axis: int) -> Side | None:
-        return "out"
+        return "out" if axis == bare_axis(getattr(module, tensor)) else None
 
     def cuts(self, module: Any, side: Side, index: Tensor, grouped: bool) -> tuple[TensorCut, ...]:
-        return tuple(TensorCut(name, 0, index) for name in self.tensors)
+        there = [name for name in self.tensors if getattr(module, name, None) is not None]
+        return tuple(TensorCut(name, bare_axis(getattr(module, name)), index) for name in there)
 
     def resize(self, module: Any, side: Side, count: int, grouped: bool) -> None:
         setattr(module, self.width, count)

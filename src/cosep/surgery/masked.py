@@ -105,10 +105,12 @@ class _Probes:
         """Random input of the example's shape, device and type, at most two images; whole numbers are its own."""
         return self._random(min(2, len(self.example)), 1.0, 0)
 
-    def more(self) -> Tensor:
-        """Images of other scales, of the example and of the given inputs, one behind the other."""
+    def more(self) -> list[Tensor]:
+        """Images of other scales, of the example and of the given inputs: all of the example's shape in one batch."""
         scaled = [self._random(1, 0.1, 1), self._random(1, 10.0, 2)] if self.example.is_floating_point() else []
-        return torch.cat([*scaled, self.example[:2], *(x[:1].to(self.example) for x in self.inputs)])
+        images = [*scaled, *self.example[:2].split(1), *(x[:1].to(self.example) for x in self.inputs)]
+        alike = [image for image in images if image.shape == images[0].shape]
+        return [torch.cat(alike), *(image for image in images if image.shape != images[0].shape)]
 
     def pair(self) -> Tensor:
         """Two images, as BatchNorm needs them in training."""
@@ -147,8 +149,9 @@ def check_cut(
     probes = _Probes(example_input, tuple(inputs), seed)
     with evaluating(before, after):
         check = _compared(before, after, group, keep, probes.first)
-        if check.equal:
-            check = _on_more(check, partial(_compared, before, after, group, keep), probes.more())
+        for images in probes.more():
+            if check.equal:
+                check = _on_more(check, partial(_compared, before, after, group, keep), images)
     reason = _fails_in_training(before, after, probes.pair()) if check.equal else ""
     return replace(check, equal=False, reason=reason) if reason else check
 
