@@ -23,10 +23,11 @@ from cosep.errors import CosepError
 from cosep.features import select_channels
 from cosep.groups import find_groups
 from cosep.observation import class_histograms, class_moments, observe, observe_histograms
-from cosep.pipeline import PruneResult, prune
+from cosep.pipeline import plan, prune
 from cosep.profiles import profiles, separability_space
 from cosep.rebuilding import compensate, reestimate_batchnorm
 from cosep.records import ClassHistograms, ClassMoments, Group, GroupPlan, Plan, Selection, Space
+from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
 from cosep.selection import select
 from cosep.storage.artifacts import load, save
@@ -62,6 +63,7 @@ __all__ = [
     "load_model",
     "observe",
     "observe_histograms",
+    "plan",
     "preset",
     "profiles",
     "prune",
