@@ -68,9 +68,7 @@ def test_l2_keeps_the_largest_filters_of_the_first_group(everything, base):
 def test_no_gradients_and_hooks_are_left_behind(base, quick):
     data = load_data("digits")
     for name in SCORED:
-        made = cosep.plan(
-            base, data.calibration, config=quick(), criterion=name, width_rule=lambda found, *_: HALF(found)
-        )
+        made = cosep.plan(base, data.calibration, config=quick(), criterion=name, width_rule=half)
         assert all(len(each.kept) == each.width // 2 for each in made.groups), name
     assert all(parameter.grad is None for parameter in base.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in base.modules())
