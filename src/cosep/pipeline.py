@@ -25,7 +25,7 @@ from cosep.runs.recovering import held_out_accuracy, keep, recovered
 from cosep.runs.results import PruneResult, entry_of, finished_run, result_there
 from cosep.runs.state import Batches, Callbacks, Choose, Job, Recover, State, calibration_pass, from_checkpoint
 from cosep.selection.rules import WidthRule
-from cosep.surgery import TwinCheck, copied, cut_all_checked, cut_checked
+from cosep.surgery import MaskedCheck, copied, cut_all_checked, cut_checked
 
 
 def prune(
@@ -110,7 +110,7 @@ def _cut(job: Job, state: State, groups: Sequence[Group], selections: Sequence[S
     """Cut the groups, checked numerically against a masked copy; one that fails the check stays whole."""
     model, layout, seed = state.model, state.layout, job.config.seed
     chosen = [(group, each.kept) for group, each in zip(groups, selections, strict=True) if each.removed]
-    checks: dict[str, TwinCheck] = {}
+    checks: dict[str, MaskedCheck] = {}
     repairs: dict[str, tuple[Compensation, ...]] = {}
     if job.config.order == "together":
         with job.stage("cut"):
@@ -142,7 +142,7 @@ def _cut(job: Job, state: State, groups: Sequence[Group], selections: Sequence[S
     return _rebuilt(job, new) if was_cut else new
 
 
-def _outcome(selection: Selection, check: TwinCheck | None) -> Selection:
+def _outcome(selection: Selection, check: MaskedCheck | None) -> Selection:
     """What came of a selection: all channels where the cut did not compute what its masked copy does."""
     if check is None or check.equal:
         return selection
