@@ -23,8 +23,8 @@ def compare_command(
         str,
         typer.Option(
             "--with",
-            help="Methods, separated by commas: random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
-            "random-in-cluster, cosep-magnitude, cosep-mass.",
+            help="Criteria, separated by commas: random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
+            "random-in-cluster, cosep-magnitude, cosep-mass, or path/to/file.py:factory.",
         ),
     ] = "random,l2,fpgm",
     out: Annotated[
@@ -37,7 +37,7 @@ def compare_command(
     widths: Annotated[
         Path | None, typer.Option(help="A run whose widths all methods get, instead of what CoSeP finds first.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Of the recovery.", min=1)] = 128,
+    batch_size: Annotated[int, typer.Option(help="Batch size for fine-tuning.", min=1)] = 128,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     holdout: Annotated[float, typer.Option(help="The share of the training set that nobody trains on.")] = 0.1,
     json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON on standard output.")] = False,

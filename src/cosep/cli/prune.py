@@ -22,7 +22,10 @@ def prune_command(
         str, typer.Option(help="default: what works best as far as we measured; paper: the published protocol.")
     ] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Of the recovery.", min=1)] = 128,
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan from `cosep plan`, edited or not: keep the channels that it names.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Batch size for fine-tuning.", min=1)] = 128,
     holdout: Annotated[float, typer.Option(help="The share of the training set held out for decisions.")] = 0.1,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
@@ -42,6 +45,7 @@ def prune_command(
     """
     from cosep.data import load_data
     from cosep.pipeline import prune
+    from cosep.records import Plan
 
     settings = configured(preset, config, changes, model=model, data=data)
     source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size, image_size=image_size)
@@ -67,6 +71,7 @@ def prune_command(
             holdout=source.holdout,
             run=out,
             about=about,
+            plan=None if plan is None else Plan.load(plan),
             callbacks=callbacks,
         )
     if not quiet:
