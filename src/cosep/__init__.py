@@ -15,6 +15,7 @@ from cosep.config import (
     ObserveConfig,
     ProfileConfig,
     PruneConfig,
+    RebuildConfig,
     RecoverConfig,
     SelectConfig,
     SurgeryConfig,
@@ -42,7 +43,7 @@ from cosep.observation import check_moments, class_histograms, class_moments, me
 from cosep.pipeline import plan, prune
 from cosep.profiles import profiles as separability_profiles
 from cosep.profiles import separability_space
-from cosep.rebuilding import compensate, reestimate_batchnorm
+from cosep.rebuilding import rebuild, reestimate_batchnorm
 from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Plan, Selection, Space
 from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
@@ -79,6 +80,7 @@ __all__ = [
     "ProfileConfig",
     "PruneConfig",
     "PruneResult",
+    "RebuildConfig",
     "RecoverConfig",
     "RecoveryError",
     "RunError",
@@ -95,7 +97,6 @@ __all__ = [
     "class_histograms",
     "class_moments",
     "compare",
-    "compensate",
     "cut",
     "cut_checked",
     "cut_group",
@@ -111,6 +112,7 @@ __all__ = [
     "preset",
     "prune",
     "ranked",
+    "rebuild",
     "reestimate_batchnorm",
     "replace_settings",
     "save",

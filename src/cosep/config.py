@@ -83,8 +83,10 @@ class ProfileConfig:
 class SelectConfig:
     """Which channels stay and how many: the criterion, the width rule, and CoSeP's own settings."""
 
-    criterion: str = setting("cosep", "How channels are chosen: a name such as cosep, l2 or fpgm, or file.py:factory")
-    width_rule: str = setting("knee", "How many channels stay: knee, uniform, given, or file.py:factory")
+    criterion: str = setting(
+        "elimination", "How channels are chosen: a name such as elimination, cosep, l2 or fpgm, or file.py:factory"
+    )
+    width_rule: str = setting("damage", "How many channels stay: damage, knee, uniform, given, or file.py:factory")
     silhouette: Silhouette = setting(
         "mean", "Silhouette against the mean of the other medoids (GB-AFS) or the nearest one (the paper's equation)"
     )
@@ -109,24 +111,14 @@ class SelectConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SurgeryConfig:
-    """What may be cut, and what is done to the weights that stay."""
+    """What may be cut."""
 
     scope: Scope = setting("interior", "Prune only channels that no addition ties (interior), or those too (all)")
     round_to: int = setting(1, "Round widths up to a multiple of this")
-    compensate: bool = setting(True, "Re-solve the weights that read the channels after each cut")
-    reestimate_batchnorm: bool = setting(True, "Re-estimate BatchNorm statistics after each cut")
-    images: int = setting(3000, "Calibration images for compensation and BatchNorm")
-    ridge: float = setting(1e-3, "Ridge of compensation, relative to the mean variance of the kept inputs")
-    positions: int = setting(16, "Output positions sampled from each image for the Gram matrix, at most")
-    max_gram: int = setting(5000, "Widest Gram matrix of patches; wider layers regress channels on channels")
 
     def __post_init__(self) -> None:
         check_choice("surgery.scope", self.scope, Scope)
         check_at_least("surgery.round_to", self.round_to, 1)
-        check_at_least("surgery.images", self.images, 1)
-        check_at_least("surgery.ridge", self.ridge, 0)
-        check_at_least("surgery.positions", self.positions, 1)
-        check_at_least("surgery.max_gram", self.max_gram, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +130,7 @@ class RebuildConfig:
     images: int = setting(2000, "Calibration images that the rebuild sees; 0: all that there are")
     rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
     positions: int = setting(64, "Sampled positions of one image, at most")
-    pull: float = setting(1e-3, "How strongly solutions are pulled towards the old weights, relative to the inputs' variance")
+    pull: float = setting(1e-3, "Pull of solutions towards the old weights, relative to the variance of the inputs")
     memory: float = setting(1.0, "Gigabytes of intermediate values to keep in memory; more go to a temporary file")
 
     def __post_init__(self) -> None:
@@ -152,11 +144,13 @@ class RebuildConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoverConfig:
-    """How the network is trained after cutting. The budget is counted in updates: `epochs` passes over `share` of the
-    training batches for each cut group, spent after each group (per-layer) or once at the end (final)."""
+    """How the network is trained after cutting. The budget is counted in updates: `epochs` passes over the training
+    data, or `group_epochs` passes over `share` of them for each cut group; spent after each group (per-layer) or at the
+    end (final)."""
 
     schedule: Schedule = setting("final", "Train after each cut group, once at the end, or never")
-    epochs: float = setting(2.0, "Passes over the share, for each cut group")
+    epochs: float | None = setting(None, "Passes over the training data in total (0: no training)")
+    group_epochs: float = setting(2.0, "Passes over the share for each cut group, where epochs is not given")
     share: float = setting(0.25, "Share of the training batches that makes one pass")
     fixed_share: bool = setting(
         False, "Train on the same part of the data every time (the paper) instead of all of it in turn"
@@ -182,7 +176,9 @@ class RecoverConfig:
         check_between("recover.distill", self.distill, 0, 1)
         check_between("recover.warmup", self.warmup, 0, 1)
         check_between("recover.label_smoothing", self.label_smoothing, 0, 1)
-        for setting in ("epochs", "lr", "momentum", "weight_decay", "clip", "features"):
+        if self.epochs is not None:
+            check_at_least("recover.epochs", self.epochs, 0)
+        for setting in ("group_epochs", "lr", "momentum", "weight_decay", "clip", "features"):
             check_at_least(f"recover.{setting}", getattr(self, setting), 0)
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"recover.temperature is {self.temperature}; it must be above 0.")
@@ -192,7 +188,9 @@ class RecoverConfig:
 class LimitConfig:
     """What the result must keep to; None is no limit."""
 
-    max_drop: float | None = setting(None, "Points of accuracy on held-out data that may be lost")
+    max_drop: float | None = setting(
+        None, "Points of accuracy on held-out data that may be lost, before any training where all groups go together"
+    )
     max_macs: str | None = setting(None, 'Most MACs: "50%" of the uncut network\'s, or a number such as "20e6"')
     max_params: str | None = setting(None, 'Most parameters: "50%" of the uncut network\'s, or a number such as "1e6"')
     max_latency_ms: float | None = setting(None, "Most milliseconds for one input on this device")
@@ -236,11 +234,12 @@ class PruneConfig:
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     surgery: SurgeryConfig = field(default_factory=SurgeryConfig)
+    rebuild: RebuildConfig = field(default_factory=RebuildConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     order: Order = setting(
-        "one-by-one", "Prune all groups together from one look at the network, or one by one as in the paper"
+        "together", "Prune all groups together from one look at the network, or one by one as in the paper"
     )
     seed: int = setting(0, "Seed of everything random")
     checkpoint_seconds: float = setting(60.0, "Seconds between checkpoints while a long recovery trains")
@@ -260,9 +259,10 @@ class PruneConfig:
                 'recover.schedule is "per-layer", which trains after each group, and order is "together". '
                 'Set order to "one-by-one", or the schedule to "final" or "none".'
             )
-        if self.order == "together" and self.limits.max_drop is not None:
+        if self.order == "together" and self.limits.max_drop is not None and self.limits.on_size:
             raise ConfigError(
-                'limits.max_drop takes back single groups, and order is "together". Set order to "one-by-one".'
+                "limits.max_drop says how much to cut, and so does a limit on MACs, parameters or latency. Give one of "
+                'them, or set order to "one-by-one".'
             )
 
 
@@ -272,8 +272,9 @@ def preset(name: Preset = "default") -> PruneConfig:
     if name == "default":
         return PruneConfig()
     return PruneConfig(
-        select=SelectConfig(weighted_fit=False, sensitivity=1.0),
-        surgery=SurgeryConfig(compensate=False, reestimate_batchnorm=False),
+        order="one-by-one",
+        select=SelectConfig(criterion="cosep", width_rule="knee", weighted_fit=False, sensitivity=1.0),
+        rebuild=RebuildConfig(weights=False, batchnorm=False),
         recover=RecoverConfig(
             schedule="per-layer",
             fixed_share=True,
@@ -296,7 +297,7 @@ def paper_recovery(model: str, data: str) -> dict[str, Any]:
     if "vgg" in name:
         changes["nesterov"] = True
     if source == "imagefolder":  # ImageNet: the paper also uses batches of 256
-        changes |= {"lr": 0.001, "epochs": 3.0}
+        changes |= {"lr": 0.001, "group_epochs": 3.0}
     return changes
 
 

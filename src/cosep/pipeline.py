@@ -15,17 +15,19 @@ from torch import Tensor, nn
 from cosep.config import PruneConfig
 from cosep.criteria import Criterion
 from cosep.measurement import macs, measure, parameters
-from cosep.rebuilding import compensate, reestimate_batchnorm
-from cosep.records import Compensation, Group, GroupPlan, Plan, Selection
+from cosep.records import Group, GroupPlan, Plan, Selection
 from cosep.recovery import Progress
-from cosep.runs.fabric import same_weights_everywhere
 from cosep.runs.opening import Request, only_deciding, opened_request
 from cosep.runs.planning import decided_plan, planned, planned_ahead
 from cosep.runs.recovering import held_out_accuracy, keep, recovered
+from cosep.runs.remaking import rebuilt, tried
 from cosep.runs.results import PruneResult, entry_of, finished_run, result_there
+from cosep.runs.search import next_share
 from cosep.runs.state import Batches, Callbacks, Choose, Job, Recover, State, calibration_pass, from_checkpoint
 from cosep.selection.rules import WidthRule
-from cosep.surgery import MaskedCheck, copied, cut_all_checked, cut_checked
+from cosep.surgery import MaskedCheck, cut_all_checked
+
+CHECKED_IMAGES = 4
 
 
 def prune(
@@ -65,10 +67,12 @@ def prune(
         while True:
             if state.waiting:
                 state, progress = _settled(job, recovered(job, state, progress)), None
+            elif (share := next_share(job, state)) is not None and not state.plans:
+                state = tried(job, state, share)
             elif groups := _next_groups(job, state):
                 state, selections = planned(job, state, groups)
                 state = _settled(job, _cut(job, state, groups, selections))
-            elif job.config.recover.schedule == "final" and state.final is None and state.layout:
+            elif job.trains and job.config.recover.schedule == "final" and state.final is None and state.layout:
                 state = replace(state, waiting=True)
             else:
                 return finished_run(job, state, opening.model, evaluate)
@@ -106,78 +110,40 @@ def _next_groups(job: Job, state: State) -> tuple[Group, ...]:
     return left if job.config.order == "together" else left[:1]
 
 
-def _cut(job: Job, state: State, groups: Sequence[Group], selections: Sequence[Selection]) -> State:
-    """Cut the groups, checked numerically against a masked copy; one that fails the check stays whole."""
-    model, layout, seed = state.model, state.layout, job.config.seed
+def _cut(job: Job, state: State, groups: tuple[Group, ...], selections: Sequence[Selection]) -> State:
+    """Cut the groups, checked numerically against a masked copy, and rebuild; one that fails the check stays whole."""
     chosen = [(group, each.kept) for group, each in zip(groups, selections, strict=True) if each.removed]
-    checks: dict[str, MaskedCheck] = {}
-    repairs: dict[str, tuple[Compensation, ...]] = {}
-    if job.config.order == "together":
-        with job.stage("cut"):
-            model, layout, checks = cut_all_checked(model, chosen, job.example, seed=seed)
-    for group, kept in chosen if job.config.order == "one-by-one" else ():
-        prepared, repairs[group.name] = _compensated(job, state, group, kept)
-        with job.stage("cut", group.name):
-            cut = cut_checked(prepared, group, kept, layout, job.example, seed=seed)
-        checks[group.name] = cut.check
-        if cut.done:
-            model, layout = cut.model, cut.layout
+    with job.stage("cut", groups[0].name if len(groups) == 1 else ""):
+        model, layout, checks = cut_all_checked(
+            state.model, chosen, job.example, layout=state.layout, seed=job.config.seed, inputs=(_few_images(job),)
+        )
     done = [_outcome(each, checks.get(group.name)) for group, each in zip(groups, selections, strict=True)]
     was_cut = any(check.equal for check in checks.values())
+    pairs = list(zip(groups, done, strict=True))
     new = replace(
         state,
         model=model,
         layout=layout,
-        plans=(*state.plans, *(GroupPlan(g.name, selection=each) for g, each in zip(groups, done, strict=True))),
-        entries=(
-            *state.entries,
-            *(
-                entry_of(group, each, checks.get(group.name), repairs.get(group.name, ()))
-                for group, each in zip(groups, done, strict=True)
-            ),
-        ),
-        waiting=was_cut and job.config.recover.schedule == "per-layer",
-        previous=replace(state, previous=None) if was_cut and job.config.limits.max_drop is not None else None,
+        plans=(*state.plans, *(GroupPlan(group.name, selection=each) for group, each in pairs)),
+        entries=(*state.entries, *(entry_of(group, each, checks.get(group.name)) for group, each in pairs)),
+        waiting=was_cut and job.trains and job.config.recover.schedule == "per-layer",
+        previous=replace(state, previous=None) if was_cut and job.takes_back else None,
     )
-    return _rebuilt(job, new) if was_cut else new
+    return rebuilt(job, new, groups) if was_cut else new
+
+
+def _few_images(job: Job) -> Tensor:
+    """Some calibration images on which a cut is checked, beside random input."""
+    inputs, _ = next(calibration_pass(job, CHECKED_IMAGES))
+    return inputs
 
 
 def _outcome(selection: Selection, check: MaskedCheck | None) -> Selection:
     """What came of a selection: all channels where the cut did not compute what its masked copy does."""
     if check is None or check.equal:
         return selection
-    reason = f"the cut did not equal its masked twin ({check.reason}): kept whole"
+    reason = f"the cut did not equal its masked copy ({check.reason}): kept whole"
     return replace(selection, kept=tuple(range(selection.channels)), reason=reason)
-
-
-def _compensated(
-    job: Job, state: State, group: Group, kept: tuple[int, ...]
-) -> tuple[nn.Module, tuple[Compensation, ...]]:
-    """A copy of the network whose consumers make up for the channels of one group that will go."""
-    prepared = copied(state.model)
-    if not job.config.surgery.compensate:
-        return prepared, ()
-    with job.stage("compensate", group.name):
-        return compensate(
-            prepared,
-            group,
-            kept,
-            state.layout,
-            calibration_pass(job, job.config.surgery.images),
-            job.config.surgery,
-            seed=job.config.seed,
-            cache=job.prefixes,
-            inplace=True,
-        )
-
-
-def _rebuilt(job: Job, state: State) -> State:
-    """The network after a cut with weights and statistics made anew in closed form: today those of BatchNorm."""
-    if job.config.surgery.reestimate_batchnorm:
-        with job.stage("batchnorm", state.plans[-1].group if job.config.order == "one-by-one" else ""):
-            reestimate_batchnorm(state.model, calibration_pass(job, job.config.surgery.images))
-    same_weights_everywhere(state.model, job.fabric)
-    return state
 
 
 def _settled(job: Job, state: State) -> State:

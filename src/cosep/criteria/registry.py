@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cosep.config import PruneConfig
 from cosep.criteria.cosep import Cosep
+from cosep.criteria.eliminating import Eliminating
 from cosep.criteria.feature_maps import by_chip, by_hrank
 from cosep.criteria.protocol import Criterion, OwnCriterion
 from cosep.criteria.random import by_chance
@@ -19,6 +20,7 @@ _MASS = "CoSeP behind the activation, large filters count more in the clustering
 CRITERIA: dict[str, Criterion] = {
     each.name: each
     for each in (
+        Eliminating(),
         Cosep("cosep", "the configured CoSeP"),
         Cosep("cosep-magnitude", "CoSeP in the magnitude-aware space", _MAGNITUDE),
         Cosep("cosep-mass", _MASS, {**_TAP, "select": {"mass": 2.0}}),

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 from cosep.config import ObserveConfig, PruneConfig
 from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
 from cosep.observation import check_moments, observe, observe_histograms
+from cosep.rebuilding.grams import Grams, gather_grams
 from cosep.records import ClassHistograms, ClassMoments, Group, Layout
 from cosep.surgery import copied
 
+LOOKED_AT = 768  # calibration images behind elimination and damage: two thirds for Gram matrices, the rest set aside
+ASIDE_BATCH = 64  # images that run at a time behind a group whose damage is measured
 HISTOGRAM_BYTES = 2**28  # of histograms that are gathered in one pass; with many classes a pass serves fewer groups
 
 Found = TypeVar("Found")
@@ -32,6 +35,15 @@ class Passes:
     of_process: Callable[[Iterable[Any]], Iterable[Any]]  # the batches that this process is to see
     merged: Callable[[Mapping[str, ClassMoments]], dict[str, ClassMoments]]  # the moments of all processes
     stage: Callable[[str, str], AbstractContextManager[None]]  # tells and times a stage of a group ("": of all)
+
+
+@dataclass(frozen=True, eq=False)
+class LookedAt:
+    """Gram matrices of consumers' inputs, the images behind them, and images that are set aside."""
+
+    grams: Grams
+    images: tuple[Tensor, ...]
+    aside: tuple[Tensor, ...]
 
 
 class NetworkView:
@@ -80,6 +92,24 @@ class NetworkView:
                 return observe_histograms(copied(self._seen), batches, layers, moments, config=config)
 
         return self.once(("histograms", config, part[0].name), gather)
+
+    def looked_at(self) -> LookedAt:
+        """What the images show of the layers that read the groups' channels, and images that it was not made from."""
+        return self.once("looked at", self._look)
+
+    def _look(self) -> LookedAt:
+        with self.passes.stage("look", self._name):
+            seen = [inputs for inputs, _ in self.passes.batches(LOOKED_AT)]
+            images = sum(len(x) for x in seen)
+            fit, aside, so_far = [], [], 0
+            for x in seen:
+                inside = max(0, min(len(x), 2 * images // 3 - so_far))
+                fit += [x[:inside]] if inside else []
+                aside += list(x[inside:].split(ASIDE_BATCH)) if inside < len(x) else []
+                so_far += len(x)
+            consumers = [name for group in self.groups for name in group.consumers]
+            grams = gather_grams(self.model, consumers, fit, self.config.rebuild, seed=self.config.seed)
+            return LookedAt(grams, tuple(fit), tuple(aside))
 
     @property
     def _name(self) -> str:

@@ -1,7 +1,7 @@
 """What must be known of each kind of layer. A new kind is a file here and a line in the table, or `register`."""
 
 from cosep.layers.bare import bare_axis, resize_bare
-from cosep.layers.kind import Channelwise, LayerKind, MixingKind, Sampler, TensorCut, View
+from cosep.layers.kind import Channelwise, LayerKind, MixingKind, TensorCut
 from cosep.layers.normalisation import is_batchnorm
 from cosep.layers.numbering import places_now
 from cosep.layers.table import (
@@ -19,9 +19,7 @@ __all__ = [
     "Channelwise",
     "LayerKind",
     "MixingKind",
-    "Sampler",
     "TensorCut",
-    "View",
     "bare_axis",
     "channel_axis",
     "cuttable",

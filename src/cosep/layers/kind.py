@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,9 +11,6 @@ from torch import Tensor, nn
 
 from cosep.layers.bare import bare_axis
 from cosep.records import Side
-
-# Given the number of positions that there are, which ones to read: (positions,) int64.
-Sampler = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,21 +23,6 @@ class TensorCut:
     # With more than one, the rows fall into this many equal blocks, each with columns of its own, and `index` runs
     # over the columns of all blocks one after the other.
     blocks: int = 1
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """What one convolution group of a consumer (all of a linear layer) reads of the pruned group."""
-
-    outputs: Tensor  # (outputs,) int64: the consumer's outputs that it makes
-    inputs: Tensor  # (units,) int64, for a linear layer (units, taps): the consumer's inputs, as the model is now
-    channels: Tensor  # (units,) int64: the group's channel in each unit
-    block: int  # which convolution group; 0 for a linear layer
-    taps: int
-
-    @property
-    def columns(self) -> int:
-        return len(self.channels) * self.taps
 
 
 class LayerKind(ABC):
@@ -113,30 +94,6 @@ class MixingKind(LayerKind):
     def masked(self, module: Any, gone: Tensor) -> Tensor:
         """A copy of the weight with zeros for inputs in `gone` (inputs,) bool."""
 
-    @abstractmethod
-    def why_unreadable(self, module: Any) -> str:
-        """Why its weight cannot be re-solved, in words; "" where it can be: then the methods below work."""
-
-    def takes_constant(self, module: Any) -> bool:
-        """Whether a constant added at every position is a constant of the output."""
-        return True
-
-    @abstractmethod
-    def views(self, module: Any, channels: Tensor, positions: Tensor) -> tuple[View, ...]:
-        """The views of a consumer whose inputs `positions` (channels, span) hold the group's `channels` (channels,)."""
-
-    @abstractmethod
-    def read_weight(self, module: Any, view: View) -> Tensor:
-        """The weight of a view: (outputs, units, taps) float64 on the CPU."""
-
-    @abstractmethod
-    def write_weight(self, module: Any, view: View, values: Tensor) -> None:
-        """Put a view's weight back, from the form that `read_weight` gives; the rest of the weight stays."""
-
-    @abstractmethod
-    def read_patches(self, module: Any, views: tuple[View, ...], x: Tensor, sample: Sampler) -> Iterator[Tensor]:
-        """For each view, patches of an input at sampled output positions: (images, positions, units, taps)."""
-
 
 class Channelwise(LayerKind):
     """Layers whose tensors have one entry for each channel, and which write their width down in one attribute.
@@ -159,21 +116,6 @@ class Channelwise(LayerKind):
 
     def resize(self, module: Any, side: Side, count: int, grouped: bool) -> None:
         setattr(module, self.width, count)
-
-
-def own_forward(module: nn.Module, kind: type[nn.Module] | None) -> str:
-    """Why a layer may compute something else than torch's layer of that kind with its weight, in words; else ""."""
-    name = type(module).__name__
-    if kind is None:
-        return f"a {name} is neither a convolution nor a linear layer"
-    # A subclass that pads or standardises on its own computes something else than its weight and settings say.
-    if type(module).forward is not kind.forward or "forward" in vars(module):
-        return f"{name} has a forward of its own"
-    if getattr(type(module), "_conv_forward", None) is not getattr(kind, "_conv_forward", None):
-        return f"{name} has a forward of its own"
-    if not isinstance(module._parameters.get("weight"), nn.Parameter):
-        return "its weight is computed from other parameters"
-    return ""
 
 
 def weight_of(module: nn.Module) -> Tensor:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import torch
 from torch import Tensor, nn
 
-from cosep.layers.kind import MixingKind, Sampler, TensorCut, View, doubled, own_forward, weight_of
+from cosep.layers.kind import MixingKind, TensorCut, doubled, weight_of
 from cosep.records import Side
 
 
@@ -52,24 +49,3 @@ class Linear(MixingKind):
         weight = module.weight.detach().clone()
         weight[:, gone.to(weight.device)] = 0
         return weight
-
-    def why_unreadable(self, module: nn.Linear) -> str:
-        return own_forward(module, nn.Linear)
-
-    def views(self, module: nn.Linear, channels: Tensor, positions: Tensor) -> tuple[View, ...]:
-        return (View(torch.arange(module.out_features), positions, channels, 0, positions.shape[1]),)
-
-    def read_weight(self, module: nn.Linear, view: View) -> Tensor:
-        return doubled(weight_of(module))[:, view.inputs.flatten()].unflatten(1, tuple(view.inputs.shape))
-
-    @torch.no_grad()
-    def write_weight(self, module: nn.Linear, view: View, values: Tensor) -> None:
-        weight = weight_of(module)
-        weight[:, view.inputs.to(weight.device).flatten()] = values.to(weight).flatten(1)
-
-    def read_patches(self, module: nn.Linear, views: tuple[View, ...], x: Tensor, sample: Sampler) -> Iterator[Tensor]:
-        tokens = x.reshape(1, 1, -1) if x.dim() == 1 else x.reshape(len(x), -1, x.shape[-1])
-        if tokens.shape[1] > 1:
-            tokens = tokens[:, sample(tokens.shape[1]).to(x.device)]
-        for view in views:
-            yield tokens[:, :, view.inputs.flatten().to(x.device)].unflatten(2, tuple(view.inputs.shape))

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from cosep.layers import kind_of, mixing_kind_of
 from cosep.models.modes import device_of, evaluating
 from cosep.records import LayerCost
 
@@ -44,7 +44,7 @@ def layer_macs(model: nn.Module, example_input: Tensor) -> dict[str, LayerCost]:
 
     def note(name: str, module: nn.Module, args: Any, output: Any) -> None:
         # A transposed convolution multiplies every input by its weights, the others make every output with theirs.
-        transposed = isinstance(module, _ConvTransposeNd)
+        transposed = getattr(module, "transposed", False)
         values: Tensor = args[0] if transposed else output
         inputs, outputs = _sizes(module)
         per_value = module.get_parameter("weight").numel() / (inputs if transposed else outputs)
@@ -54,7 +54,7 @@ def layer_macs(model: nn.Module, example_input: Tensor) -> dict[str, LayerCost]:
     one = example_input[:1].to(device_of(model))
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            if isinstance(module, (_ConvNd, nn.Linear)):
+            if mixing_kind_of(module) is not None:
                 stack.callback(module.register_forward_hook(partial(note, name)).remove)
         stack.enter_context(evaluating(model))
         model(one)
@@ -69,7 +69,7 @@ def layer_parameters(model: nn.Module) -> dict[str, LayerCost]:
         if not own:
             continue
         total = float(sum(parameter.numel() for parameter in own.values()))
-        if isinstance(module, (_ConvNd, nn.Linear)):
+        if mixing_kind_of(module) is not None:
             product = float(own["weight"].numel()) if "weight" in own else 0.0
             found[name] = LayerCost(*_sizes(module), product, total - product)
         else:
@@ -80,8 +80,7 @@ def layer_parameters(model: nn.Module) -> dict[str, LayerCost]:
 
 
 def _sizes(module: nn.Module) -> tuple[int, int]:
-    """How many channels go into a convolution or a linear layer, and how many come out."""
-    if isinstance(module, _ConvNd):
-        return module.in_channels, module.out_channels
-    assert isinstance(module, nn.Linear)
-    return module.in_features, module.out_features
+    """How many channels go into a layer that mixes them, and how many come out."""
+    kind = kind_of(module)
+    assert kind is not None
+    return kind.size(module, "in"), kind.size(module, "out")

@@ -7,9 +7,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from cosep.errors import ModelError
+from cosep.errors import CalibrationError, ModelError
+from cosep.models.modes import device_of
 
 
 class PassEnded(BaseException):
@@ -55,3 +56,19 @@ def one_path(model: nn.Module) -> Iterator[Callable[[str], None]]:
 def _one(names: list[str], some: frozenset[str]) -> str:
     """The first of some layers in the order of the model; "" if there is none."""
     return next((name for name in names if name in some), "")
+
+
+def input_of(batch: Any, model: nn.Module) -> Tensor:
+    """The images of a batch, which is a tensor or begins with one, where the model is."""
+    x = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
+    if not isinstance(x, Tensor):
+        raise CalibrationError(
+            f"a calibration batch is a {type(x).__name__}; a tensor of images, or a tuple that begins with one, is "
+            "needed. Let the loader give (input, label)."
+        )
+    return x.to(device_of(model))
+
+
+def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a layer is called with, be it by place or by name."""
+    return args[0] if args else next(iter(kwargs.values()))

@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
 
+from cosep.layers.maps import is_plain
 from cosep.models.modes import evaluating
 
 # Kernels may sum in another order than when the model ran by itself; nothing else may differ.
@@ -189,7 +188,9 @@ class _Value:
 
 
 def _filled(arguments: Any, places: Mapping[fx.Node, int]) -> Any:
-    stand_in: Callable[[fx.Node], Any] = lambda node: _Value(places[node])
+    def stand_in(node: fx.Node) -> Any:
+        return _Value(places[node])
+
     return fx.node.map_arg(arguments, stand_in)
 
 
@@ -242,14 +243,6 @@ def _layers_as_steps(model: nn.Module) -> Iterator[None]:
         for module in changed:
             del module.forward
         _recorded.clear()
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Whether a module is a convolution, linear layer or BatchNorm that computes what its class says."""
-    if not isinstance(module, (_ConvNd, nn.Linear, _BatchNorm)) or "forward" in vars(module):
-        return False
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    return any(type(module).forward is kind.forward for kind in kinds)
 
 
 def _as_step(module: nn.Module, number: int, *args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ from cosep.errors import CalibrationError
 from cosep.layers import is_batchnorm
 from cosep.models.frozen import frozen_batchnorms
 from cosep.models.modes import evaluating
-from cosep.rebuilding.sweep import input_of
+from cosep.models.passes import input_of
 
 
 @dataclass(eq=False)

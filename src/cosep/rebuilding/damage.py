@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from cosep.layers.maps import LinearMap
 from cosep.models.modes import evaluating
-from cosep.models.tape import Pass, check_tape, record
+from cosep.models.tape import Pass, Tape, TapeError, check_tape, record
 from cosep.rebuilding.fit import Moments, pull_for
 from cosep.rebuilding.grams import Grams
-from cosep.rebuilding.maps import LinearMap
 from cosep.rebuilding.rebuild import divergence_of
 from cosep.records import Group
 from cosep.surgery.cut import apply_layout, layout_of
@@ -27,48 +27,74 @@ def measure_damage(
     groups: Sequence[Group],
     kept: Mapping[str, Sequence[int]],
     grams: Grams,
-    images: Tensor,
+    batches: Sequence[Tensor],
     *,
     pull: float = 1e-3,
 ) -> dict[str, float]:
-    """For each group, the KL divergence (temperature 4) on `images` where it alone keeps only these channels.
+    """For each group, the KL divergence (temperature 4) on batches of images where it alone keeps these channels.
 
     The group's consumers are re-solved as far as their Gram matrices are there; the rest of the network is whole.
     """
-    found: dict[str, float] = {}
-    tape = record(model, images)
-    check_tape(tape, model, images.flip(0))
-    entries: dict[int, list[Group]] = {}
+    images = sum(len(x) for x in batches)
+    total = dict.fromkeys((group.name for group in groups), 0.0)
+    tapes = _tapes(model, batches)
+    solved = {
+        group.name: {
+            name: without_channels(grams.maps[name], grams.moments[name], *_inputs(group, name, kept[group.name]), pull)
+            for name in group.consumers
+        }
+        for group in groups
+        if tapes and all(name in grams.maps for name in group.consumers)
+    }
+    by_cutting = {
+        group.name: apply_layout(model, layout_of(model, group, kept[group.name], {}))
+        for group in groups
+        if group.name not in solved
+    }
+    with evaluating(model, *by_cutting.values()):
+        for x in batches:
+            goal = model(x)
+            for name, cut in by_cutting.items():
+                total[name] += float(divergence_of(cut(x), goal, "sum"))
+            if solved:
+                for name, found in _behind_each(tapes[tuple(x.shape)], groups, solved, x):
+                    total[name] += float(divergence_of(found, goal, "sum"))
+    return {name: value / max(images, 1) for name, value in total.items()}
+
+
+def _tapes(model: nn.Module, batches: Sequence[Tensor]) -> dict[tuple[int, ...], Tape]:
+    """A tape for every shape of batch; none at all where the model cannot be run in steps."""
+    found: dict[tuple[int, ...], Tape] = {}
+    try:
+        for x in batches:
+            if tuple(x.shape) not in found:
+                found[tuple(x.shape)] = record(model, x)
+                check_tape(found[tuple(x.shape)], model, x.flip(0))
+    except TapeError:
+        return {}
+    return found
+
+
+def _behind_each(
+    tape: Tape, groups: Sequence[Group], solved: Mapping[str, Mapping[str, nn.Module]], x: Tensor
+) -> list[tuple[str, Tensor]]:
+    """The network's outputs with each group's consumers replaced in turn: what lies before them runs once for all."""
+    entries: dict[int, list[str]] = {}
     for group in groups:
-        steps = [tape.layers.get(name, ()) for name in group.consumers]
-        if all(name in grams.maps for name in group.consumers) and all(len(s) == 1 for s in steps):
-            entries.setdefault(min(s[0] for s in steps), []).append(group)
-        else:
-            found[group.name] = -1.0  # measured below, by cutting it
-    with evaluating(model):
-        goal = model(images)
-        for name in [name for name in found if name in kept]:
-            group = next(g for g in groups if g.name == name)
-            cut = apply_layout(model, layout_of(model, group, kept[name], {}))
-            with evaluating(cut):
-                found[name] = float(divergence_of(cut(images), goal))
-        run = Pass.begun(tape, images)
-        for index in range(len(tape.steps)):
-            for group in entries.get(index, ()):
-                instead = {
-                    name: without_channels(
-                        grams.maps[name], grams.moments[name], *_columns(group, name, kept[group.name]), pull
-                    )
-                    for name in group.consumers
-                }
-                behind = run.branched()
-                behind.run(range(index, len(tape.steps)), instead=instead)
-                found[group.name] = float(divergence_of(behind.values[tape.output], goal))
-            run.run((index,))
-    return {group.name: found[group.name] for group in groups}
+        if group.name in solved:
+            entries.setdefault(min(tape.layers[name][0] for name in group.consumers), []).append(group.name)
+    found = []
+    run = Pass.begun(tape, x)
+    for index in range(max(entries, default=-1) + 1):
+        for name in entries.get(index, ()):
+            behind = run.branched()
+            behind.run(range(index, len(tape.steps)), instead=solved[name])
+            found.append((name, behind.values[tape.output]))
+        run.run((index,))
+    return found
 
 
-def _columns(group: Group, consumer: str, kept: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _inputs(group: Group, consumer: str, kept: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The consumer's inputs that stay of a group, and those that go."""
     places = torch.cat([s.positions for s in group.slices if s.module == consumer and s.side == "in"], dim=1)
     stays = torch.zeros(group.width, dtype=torch.bool)
@@ -84,13 +110,9 @@ def without_channels(layer: LinearMap, moments: Moments, stay: Tensor, go: Tenso
     """
     result = copy.deepcopy(layer.module)
     weight = layer.weight()
-    parts, columns = weight.shape[0], weight.shape[1]
-    inputs = torch.arange(columns * parts).reshape(parts, -1)  # (parts, columns): which input each column reads
-    per = layer.inputs // parts
-    inputs = inputs % columns % per + torch.arange(parts).unsqueeze(1) * per
-    constant = torch.zeros(parts, weight.shape[2], dtype=torch.float64)
-    for part in range(parts):
-        gone = torch.isin(inputs[part], go)
+    constant = torch.zeros(weight.shape[0], weight.shape[2], dtype=torch.float64)
+    for part, inputs in enumerate(layer.inputs_of_columns()):
+        gone = torch.isin(inputs, go)
         if not bool(gone.any()):
             continue
         stays = ~gone
@@ -108,5 +130,5 @@ def without_channels(layer: LinearMap, moments: Moments, stay: Tensor, go: Tenso
         LinearMap(result).write(weight)
         own = result._parameters.get("bias")
         added = constant.flatten().to(result.get_parameter("weight"))
-        result.bias = nn.Parameter(added if own is None else own + added, requires_grad=False)
+        result.register_parameter("bias", nn.Parameter(added if own is None else own + added, requires_grad=False))
     return result

@@ -143,7 +143,7 @@ class Fitted:
 
 
 def solved(moments: Moments, weight: Tensor, pull: float) -> Fitted:
-    """The map closest to the targets, its weights pulled towards those given; `pull` is relative to the mean variance."""
+    """The map closest to the targets, pulled towards the weights given; `pull` is relative to the mean variance."""
     spread = moments.xx.diagonal(dim1=1, dim2=2)
     level = spread.mean(1)
     # Where nothing varies there is nothing to solve: any pull leaves the weights as they are.
@@ -168,6 +168,6 @@ def output_moments(moments: Moments, fitted: Fitted) -> tuple[Tensor, Tensor]:
 
 
 def pull_for(rows: int, columns: int, pull: float) -> float:
-    """The pull for so many rows: stronger where they are few for the columns, since there the fit would follow noise."""
+    """The pull for so many rows: stronger where they are few for the columns, or the fit would follow noise."""
     wanted = 16.0 * columns
     return pull * max(1.0, wanted / max(rows, 1)) ** 2

@@ -2,59 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from cosep.models.tape import Pass, Tape, record
+from cosep.config import RebuildConfig
+from cosep.layers import is_batchnorm
+from cosep.layers.maps import LinearMap, sampled, why_no_map
+from cosep.models.tape import Pass, Tape, TapeError, record
 from cosep.rebuilding.fit import Moments, Sums
-from cosep.rebuilding.maps import LinearMap, sampled, why_no_map
-from cosep.rebuilding.rebuild import RebuildConfig
+
+# Wider Gram matrices take minutes and gigabytes: such layers are told from others by their weights alone.
+WIDEST = 6000
 
 
 @dataclass(frozen=True, eq=False)
 class Grams:
-    """The moments of the inputs of layers, and the layers as maps of such rows; layers that are no maps are left out."""
+    """The moments of the inputs of layers, and the layers as maps of such rows, as far as they are maps."""
 
-    moments: Mapping[str, Moments]
-    maps: Mapping[str, LinearMap]
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+    maps: Mapping[str, LinearMap] = field(default_factory=dict)
+    behind: Mapping[str, str] = field(default_factory=dict)  # the BatchNorm that alone reads a layer's output
 
 
 def gather_grams(
-    model: nn.Module,
-    layers: Iterable[str],
-    batches: Iterable[Tensor],
-    config: RebuildConfig,
-    *,
-    images: int,
-    seed: int = 0,
+    model: nn.Module, layers: Iterable[str], batches: Sequence[Tensor], config: RebuildConfig, *, seed: int = 0
 ) -> Grams:
-    """The moments of what each layer reads, over all batches, of about so many images together."""
+    """The moments of what each layer reads, over all batches; nothing where the model cannot be run in steps."""
     tapes: dict[tuple[int, ...], Tape] = {}
-    maps: dict[str, LinearMap] = {}
-    sums: dict[str, Sums] = {}
-    generators: dict[str, torch.Generator] = {}
     wanted = list(dict.fromkeys(layers))
+    try:
+        for x in batches:
+            if tuple(x.shape) not in tapes:
+                tapes[tuple(x.shape)] = record(model, x)
+    except TapeError:
+        return Grams()
+    images = sum(len(x) for x in batches)
+    maps: dict[str, LinearMap] = {}
+    for name in wanted if batches else ():
+        module, tape = model.get_submodule(name), tapes[tuple(batches[0].shape)]
+        if len(tape.layers.get(name, ())) == 1 and not why_no_map(module) and LinearMap(module).columns <= WIDEST:
+            maps[name] = LinearMap(module)
+    sums = {name: Sums(each.parts, each.columns, 0) for name, each in maps.items()}
+    generators = {name: torch.Generator().manual_seed(seed * 1_000_003 + n) for n, name in enumerate(maps)}
     for x in batches:
-        if tuple(x.shape) not in tapes:
-            tapes[tuple(x.shape)] = record(model, x)
         tape = tapes[tuple(x.shape)]
-        if not maps:
-            for number, name in enumerate(wanted):
-                if len(tape.layers.get(name, ())) == 1 and not why_no_map(model.get_submodule(name)):
-                    maps[name] = LinearMap(model.get_submodule(name))
-                    sums[name] = Sums(maps[name].parts, maps[name].columns, 0)
-                    generators[name] = torch.Generator().manual_seed(seed * 1_000_003 + number)
         tapped = {tape.layers[name][0]: name for name in maps}
         run = Pass.begun(tape, x)
-        for index, step in enumerate(tape.steps):
-            name = tapped.get(index)
-            read = run.values[step.sources[0]] if name else None
+        for index in range(max(tapped, default=-1) + 1):
+            read = run.values[tape.steps[index].sources[0]] if index in tapped else None
             run.run((index,))
-            if name and read is not None:
+            if read is not None:
+                name = tapped[index]
                 where = sampled(maps[name], run.values[index], config.rows, config.positions, images, generators[name])
                 rows = maps[name].rows(read, where).flatten(0, 1).transpose(0, 1)
                 sums[name].add(rows, rows[:, :, :0])
-    return Grams({name: each.moments() for name, each in sums.items()}, maps)
+    behind = _norms_behind(model, tapes[tuple(batches[0].shape)], maps) if batches else {}
+    return Grams({name: each.moments() for name, each in sums.items()}, maps, behind)
+
+
+def _norms_behind(model: nn.Module, tape: Tape, layers: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in layers:
+        users = tape.steps[tape.layers[name][0]].users
+        behind = tape.steps[users[0]].layer if len(users) == 1 else ""
+        if behind and is_batchnorm(model.get_submodule(behind)):
+            found[name] = behind
+    return found

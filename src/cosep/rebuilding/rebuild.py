@@ -18,25 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.config import RebuildConfig
+from cosep.layers.maps import sampled
 from cosep.models.modes import evaluating
 from cosep.models.tape import Pass, Tape, TapeError, check_tape, record
 from cosep.rebuilding.batchnorm import reestimate_batchnorm
-from cosep.rebuilding.fit import ALONE, Fitted, Moments, Sums, Team, output_moments, pull_for, solved, with_best_constant
-from cosep.rebuilding.maps import LinearMap, batchnorm_scale, sampled
+from cosep.rebuilding.fit import ALONE, Sums, Team
 from cosep.rebuilding.passes import solve_by_passes
 from cosep.rebuilding.shelf import Shelf
+from cosep.rebuilding.solving import aside, numbered, solve
 from cosep.rebuilding.tasks import Task, find_tasks, in_order
 from cosep.records import LayerRebuild, Layout
 
-# One image in this many never enters a fit: solutions are judged on it. The first image is one of them.
-SET_ASIDE = 16
-# With fewer rows than this for each column, only the constant of the last layer is solved.
-ROWS_OF_LAST = 4
-# An error below this is rounding: nothing in front of the layer was cut.
-UNTOUCHED = 1e-9
 TEMPERATURE = 4.0  # of the divergence between two networks' outputs
 NORM_IMAGES = 512  # behind the BatchNorm statistics of the plainly cut network that a rebuilt one must beat
 
@@ -65,22 +59,25 @@ def rebuild(
     seed: int = 0,
     only: AbstractSet[str] | None = None,
     team: Team = ALONE,
+    example: Tensor | None = None,
 ) -> Rebuilt:
     """A copy of `model`, which was cut from `original` as the layout says, its layers re-solved on batches of images.
 
-    only: the layers that may change, where not all of them may. team: the processes that have the other batches.
+    only: the layers that may change, where not all of them may. team: the processes that have the other batches; one
+    without any batch of its own needs an `example` of them.
     """
     config = config or RebuildConfig()
     inputs = list(batches)
     result = copy.deepcopy(model)
     with evaluating(original, result):
-        goals = [original(x[_aside(first, len(x))]) for first, x in _numbered(inputs)] if only is None else []
+        goals = [original(x[aside(first, len(x))]) for first, x in numbered(inputs)] if only is None else []
         notes: tuple[str, ...] = ()
         try:
-            layers = _swept(original, result, layout, inputs, config, seed, only, team)
+            tapes = _Tapes(original, result, inputs if example is None else [*inputs, example])
+            layers = _swept(tapes, result, layout, inputs, config, seed, only, team)
         except TapeError as error:
             result = copy.deepcopy(model)
-            layers = solve_by_passes(original, result, layout, inputs, config, only=only, team=team)
+            layers = solve_by_passes(original, result, layout, inputs, config, only=only, team=team, example=example)
             notes = (f"layer by layer, since the model cannot be run in steps: {error}",)
         if only is not None:
             return Rebuilt(result, layers, notes=notes)
@@ -103,8 +100,8 @@ def _measure_norms(model: nn.Module, inputs: Sequence[Tensor]) -> None:
 def _divergence(model: nn.Module, inputs: Sequence[Tensor], goals: Sequence[Tensor], team: Team) -> float:
     """The mean divergence of a network's outputs from the goals, on the images that are set aside."""
     total = torch.zeros(2, dtype=torch.float64)
-    for (first, x), goal in zip(_numbered(inputs), goals, strict=True):
-        total[0] += divergence_of(model(x[_aside(first, len(x))]), goal, "sum").cpu()
+    for (first, x), goal in zip(numbered(inputs), goals, strict=True):
+        total[0] += divergence_of(model(x[aside(first, len(x))]), goal, "sum").cpu()
         total[1] += len(goal)
     team.total((total,))
     return float(total[0] / total[1].clamp(min=1))
@@ -118,22 +115,8 @@ def divergence_of(found: Tensor, goal: Tensor, reduction: str = "batchmean") -> 
     return TEMPERATURE**2 * F.kl_div(log_found, log_goal, log_target=True, reduction=reduction)
 
 
-def _numbered(inputs: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
-    """Batches with the number of their first image."""
-    found, first = [], 0
-    for x in inputs:
-        found.append((first, x))
-        first += len(x)
-    return found
-
-
-def _aside(first: int, images: int) -> Tensor:
-    """Which images of a batch, whose first has the number `first`, are set aside: (images,) bool."""
-    return torch.arange(first, first + images) % SET_ASIDE == 0
-
-
 def _swept(
-    original: nn.Module,
+    tapes: _Tapes,
     model: nn.Module,
     layout: Layout,
     inputs: Sequence[Tensor],
@@ -143,8 +126,7 @@ def _swept(
     team: Team,
 ) -> tuple[LayerRebuild, ...]:
     """Solve the layers of a network in place, in one sweep over both tapes."""
-    tapes = _Tapes(original, model, inputs)
-    tape = tapes.cut[tuple(inputs[0].shape)]
+    tape = next(iter(tapes.cut.values()))
     tasks, left = find_tasks(tape, model, layout, only)
     _see_original(tapes, inputs, tasks, config, seed, team)
     order = in_order(tape, tasks)
@@ -158,14 +140,14 @@ def _swept(
         needed = {source for index in order[done:place] for source in tape.steps[index].sources}
         needed |= {tape.steps[step].sources[0], *(() if task.other is None else (task.other,))}
         sums = Sums(task.map.parts, task.map.columns, task.map.outputs // task.map.parts)
-        for batch, (first, _) in enumerate(_numbered(inputs)):
+        for batch, (first, _) in enumerate(numbered(inputs)):
             shelf.get(batch, passes[batch], needed)
             passes[batch].run(order[done:place])
             _gather(task, batch, passes[batch], first, sums)
             shelf.put(batch, passes[batch])
         done = place
         task.wanted.clear()
-        records.append(_solve(model, task, sums, config, team))
+        records.append(solve(model, task, sums, config, team))
     return (*records, *left)
 
 
@@ -219,120 +201,6 @@ def _gather(task: Task, batch: int, run: Pass, first: int, sums: Sums) -> None:
     if task.other is not None:
         targets = targets - task.map.outputs_at(run.values[task.other], task.where[batch])
     targets = targets.unflatten(2, (task.map.parts, -1))
-    aside = _aside(first, len(x)).to(x.device)
-    for some, take in ((~aside, sums.add), (aside, sums.set_aside)):
+    judged = aside(first, len(x)).to(x.device)
+    for some, take in ((~judged, sums.add), (judged, sums.set_aside)):
         take(*(part[some].flatten(0, 1).transpose(0, 1) for part in (rows, targets)))
-
-
-def _solve(model: nn.Module, task: Task, sums: Sums, config: RebuildConfig, team: Team) -> LayerRebuild:
-    """Solve one layer, judge the solution, and write it into the network."""
-    moments = sums.moments(team)
-    columns = task.map.columns
-    if not moments.rows or not _judged(sums, team):
-        return LayerRebuild(task.layer, task.towards, False, "too few images", math.nan, math.nan)
-    if not moments.finite():
-        reason = "its inputs or what it is solved towards are not finite"
-        return LayerRebuild(task.layer, task.towards, False, reason, math.nan, math.nan)
-    norm = model.get_submodule(task.norm) if task.norm else None
-    assert norm is None or isinstance(norm, _BatchNorm)
-    now = _as_it_is(task, norm, moments)
-    if _error(sums, now, team) <= UNTOUCHED:
-        return LayerRebuild(task.layer, task.towards, False, "nothing to repair", 0.0, 0.0, moments.rows, columns)
-    # A constant needs a home: a bias, or a BatchNorm.
-    module = task.map.module
-    free = norm is not None or isinstance(module, _BatchNorm) or module._parameters.get("bias") is not None
-    moments_used = moments if free else moments.about_zero()
-    plain = with_best_constant(moments, now.weight) if free else now
-    constant_only = task.last and moments.rows < ROWS_OF_LAST * columns
-    pull = pull_for(moments.rows, columns, config.pull)
-    best = plain if constant_only else solved(moments_used, now.weight, pull)
-    team.same((best.weight, best.constant))
-    before, after = (_error(sums, fitted, team) for fitted in (plain, best))
-    reason = "re-solved" if pull == config.pull else f"re-solved, pulled {pull / config.pull:.0f} times as strongly"
-    if constant_only:
-        reason = f"only its constant: {moments.rows} rows for {columns} columns"
-    elif not after < before:
-        best, after, reason = plain, before, "the solution was not closer to the uncut network than the weights at hand"
-    _write(task, norm, best, moments)
-    applied = best is not plain or constant_only
-    return LayerRebuild(task.layer, task.towards, applied, reason, before, after, moments.rows, columns)
-
-
-def _judged(sums: Sums, team: Team) -> bool:
-    rows = torch.tensor(float(sums.judged_rows))
-    team.total((rows,))
-    return bool(rows > 0)
-
-
-def _as_it_is(task: Task, norm: _BatchNorm | None, moments: Moments) -> Fitted:
-    """The map that the layer is now; together with the BatchNorm behind it where both end in a sum."""
-    weight, constant = task.map.weight(), task.map.constant()
-    if task.other is not None and norm is not None:
-        scale = batchnorm_scale(norm)
-        weight = weight * scale.reshape(task.map.parts, 1, -1)
-        constant = constant * scale + LinearMap(norm).constant()
-    return Fitted(weight, constant.reshape(moments.y_mean.shape))
-
-
-def _error(sums: Sums, fitted: Fitted, team: Team) -> float:
-    """The squared error of a map on the rows set aside, relative to the variance of the targets."""
-    found = torch.zeros(2, dtype=torch.float64)
-    if sums.judged:
-        rows = torch.cat([x for x, _ in sums.judged], dim=1).cpu()
-        targets = torch.cat([y for _, y in sums.judged], dim=1).cpu().double()
-        found[0] = (fitted(rows) - targets).square().sum()
-        found[1] = (targets - targets.mean(1, keepdim=True)).square().sum()
-    team.total((found,))
-    # Where the targets do not vary at all, the error is measured as it is.
-    return float(found[0] / found[1]) if found[1] > 0 else float(found[0])
-
-
-@torch.no_grad()
-def _write(task: Task, norm: _BatchNorm | None, fitted: Fitted, moments: Moments) -> None:
-    """Give a layer, and the BatchNorm behind it, the fitted map."""
-    module = task.map.module
-    constant = fitted.constant.flatten()
-    if isinstance(module, _BatchNorm):
-        mean, variance = moments.x_mean.flatten(), moments.xx.flatten()
-        scale = fitted.weight.flatten()
-        _set_norm(module, mean, variance, scale, constant + scale * mean)
-        return
-    if norm is None:
-        task.map.write(fitted.weight)
-        _set_bias(module, constant)
-        return
-    if task.other is None:
-        # The fit is of the layer alone. The BatchNorm behind it measures anew and computes what it computed.
-        scale, shift = batchnorm_scale(norm), LinearMap(norm).constant()
-        weight = fitted.weight
-        total, shift = scale, shift + scale * constant
-    else:
-        # The fitted map is split anew between the layer, whose weights keep their size, and the BatchNorm's scale:
-        # nothing is divided by a scale that may be near zero.
-        old, new = (each.square().sum(1).sqrt() for each in (task.map.weight(), fitted.weight))  # (parts, outputs)
-        size = torch.where((old > 0) & (new > 0), new / old.clamp(min=1e-300), torch.ones_like(new))
-        weight = fitted.weight / size.unsqueeze(1)
-        total, shift = size.flatten(), constant
-    task.map.write(weight)
-    _set_bias(module, torch.zeros_like(constant))
-    bare = Fitted(weight, torch.zeros_like(moments.y_mean))
-    mean, variance = (part.flatten() for part in output_moments(moments, bare))
-    _set_norm(norm, mean, variance, total, shift + total * mean)
-
-
-def _set_bias(module: nn.Module, constant: Tensor) -> None:
-    bias = module._parameters.get("bias")
-    if bias is not None:
-        bias.copy_(constant.to(bias))
-
-
-def _set_norm(norm: _BatchNorm, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor) -> None:
-    """Let a BatchNorm with these statistics compute scale * (x - mean) + shift."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    norm.running_mean.copy_(mean)
-    norm.running_var.copy_(variance)
-    if norm.weight is not None:
-        norm.weight.copy_((scale * (variance + norm.eps).sqrt()).to(norm.weight))
-    if norm.bias is not None:
-        norm.bias.copy_(shift.to(norm.bias))

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from cosep.layers import is_batchnorm
+from cosep.layers.maps import LinearMap, why_no_map
 from cosep.models.frozen import frozen_batchnorms
 from cosep.models.tape import Tape
-from cosep.rebuilding.maps import LinearMap, why_no_map
 from cosep.records import LayerRebuild, Layout, Towards
 
 
@@ -51,7 +51,7 @@ def find_tasks(
         if reason := why_left(model, module, layer, steps, frozen):
             left.append(LayerRebuild(layer, "output", False, reason, math.nan, math.nan))
             continue
-        if isinstance(module, _BatchNorm):
+        if is_batchnorm(module):
             continue
         kept = layout.get((layer, "out"))
         task = Task(layer, steps[0], LinearMap(module), channels=None if kept is None else torch.tensor(kept))
@@ -71,7 +71,7 @@ def find_tasks(
     _one_for_each_sum(tape, tasks)
     for layer, steps in layers.items():
         module = model.get_submodule(layer)
-        if isinstance(module, _BatchNorm) and steps[0] not in behind and _is_norm(model, layer, tape, frozen):
+        if is_batchnorm(module) and steps[0] not in behind and _is_norm(model, layer, tape, frozen):
             kept = layout.get((layer, "out"))
             channels = None if kept is None else torch.tensor(kept)
             tasks[steps[0]] = Task(layer, steps[0], LinearMap(module), target=steps[0], channels=channels)
@@ -122,7 +122,7 @@ def why_left(
 
 def _is_norm(model: nn.Module, name: str, tape: Tape, frozen: frozenset[nn.Module]) -> bool:
     module = model.get_submodule(name)
-    return isinstance(module, _BatchNorm) and not why_left(model, module, name, tape.layers[name], frozen)
+    return is_batchnorm(module) and not why_left(model, module, name, tape.layers[name], frozen)
 
 
 def _only_user(tape: Tape, step: int) -> int | None:

@@ -19,11 +19,11 @@ def rate(update: int, updates: int, config: RecoverConfig) -> float:
 
 
 def updates_per_group(batches: int, config: RecoverConfig) -> int:
-    """The budget of one cut group: `epochs` passes over `share` of the training batches."""
+    """The budget of one cut group: `group_epochs` passes over `share` of the training batches."""
     batches_a_pass = math.floor(config.share * batches)
     if batches_a_pass < 1:
         raise ConfigError(
             f"recover.share is {config.share}, which of {batches} training batches gives no full batch. "
             "Raise the share, give more data or use a smaller batch size."
         )
-    return max(1, round(config.epochs * batches_a_pass))
+    return max(1, round(config.group_epochs * batches_a_pass))

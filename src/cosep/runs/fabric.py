@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from cosep.config import DeviceConfig
+from cosep.rebuilding.fit import ALONE, Team
 from cosep.records import ClassMoments
 
 if TYPE_CHECKING:
@@ -88,3 +89,26 @@ def same_weights_everywhere(model: nn.Module, fabric: Fabric) -> None:
         with torch.no_grad():
             for tensor in model.state_dict().values():
                 torch.distributed.broadcast(tensor, src=0)
+
+
+def team_of(fabric: Fabric) -> Team:
+    """The processes that share the images of a rebuild."""
+    if fabric.world_size == 1:
+        return ALONE
+    return Team(fabric.world_size, partial(_on_device, fabric, _sum), partial(_on_device, fabric, _first))
+
+
+def _sum(tensor: torch.Tensor) -> None:
+    torch.distributed.all_reduce(tensor)
+
+
+def _first(tensor: torch.Tensor) -> None:
+    torch.distributed.broadcast(tensor, src=0)
+
+
+def _on_device(fabric: Fabric, change: Callable[[torch.Tensor], None], tensors: Sequence[torch.Tensor]) -> None:
+    """Change tensors, in place, where the processes talk to one another."""
+    for tensor in tensors:
+        there = tensor.contiguous().to(fabric.device)
+        change(there)
+        tensor.copy_(there)

@@ -101,9 +101,7 @@ class Opening:
         example = self.fabric.to_device(example)[:1]
         classes = classes_of(original, example)
         check_data(original, example, classes, request.loaders)
-        train, batches_a_pass, updates_a_group = budget(
-            request.calibration if request.train is None else request.train, config
-        )
+        means = budget(request.calibration if request.train is None else request.train, config)
         every = find_groups(original, example)
         groups, skipped = chosen_groups(every, config)
         if request.plan is not None:
@@ -117,10 +115,11 @@ class Opening:
             groups=groups,
             skipped=skipped,
             calibration=request.calibration,
-            train=train,
+            train=means.train,
             holdout=request.holdout,
-            batches_a_pass=batches_a_pass,
-            updates_a_group=updates_a_group,
+            batches_a_pass=means.batches_a_pass,
+            updates_a_group=means.updates_a_group,
+            updates_in_all=means.updates_in_all,
             callbacks=request.callbacks or Callbacks(),
             recovery=request.recovery,
             criterion=self.chain.criterion,

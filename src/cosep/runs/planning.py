@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import nn
 
 from cosep.config import amount
 from cosep.criteria import Candidates, NetworkView, Passes
 from cosep.measurement import macs, parameters
+from cosep.rebuilding import measure_damage
 from cosep.records import Cost, Group, GroupPlan, Plan, Selection
 from cosep.reporting.folders import write_evidence
 from cosep.runs.fabric import batches_of_rank, merged_over_ranks
 from cosep.runs.probing import NetworkProbe
+from cosep.runs.search import found_share, searched_words
 from cosep.runs.state import Job, State, calibration_pass
 from cosep.selection import finished
 from cosep.selection.rules import Target, Width, Widths
@@ -22,15 +25,14 @@ from cosep.surgery import apply_layout, copied, plan_for
 
 def planned(job: Job, state: State, groups: Sequence[Group]) -> tuple[State, list[Selection]]:
     """What stays of the next groups, decided from the network as it is now, and the state with the limits' words."""
-    found = candidates_of(job, state, groups)
     if job.config.order == "together":
-        decided = widths_of(job, found)
-        state = replace(state, limit_notes=decided.notes)
+        found = candidates_of_original(job)
+        decided = widths_of(job, state, found, target_of(job, state))
+        state = replace(state, limit_notes=(*decided.notes, *searched_words(job, state)))
     else:
+        found = candidates_of(job, network_view(job, state, groups))
         decided = Widths({each.group: _alone(job, state, each) for each in found})
-    selections = [
-        _finished(job, group, each, decided.widths[group.name]) for group, each in zip(groups, found, strict=True)
-    ]
+    selections = finished_selections(job, found, decided, groups)
     if job.run:
         for place, (group, each, selection) in enumerate(zip(groups, found, selections, strict=True)):
             _record(job, len(state.plans) + place, group, each, selection)
@@ -42,7 +44,7 @@ def planned_ahead(job: Job) -> State:
     start = State(copied(job.original))
     if job.config.order == "together" or (job.rule.alone and not job.config.limits.on_size):
         return start
-    decided = widths_of(job, candidates_of(job, State(job.original), job.groups))
+    decided = widths_of(job, start, candidates_of_original(job), target_of(job, start))
     return replace(
         start,
         ahead={name: width.k for name, width in decided.widths.items()},
@@ -51,15 +53,15 @@ def planned_ahead(job: Job) -> State:
     )
 
 
-def candidates_of(job: Job, state: State, groups: Sequence[Group]) -> list[Candidates]:
-    """What the criterion says of each group, from as few passes over the network as it is as possible."""
+def network_view(job: Job, state: State, groups: Sequence[Group]) -> NetworkView:
+    """The network as it is, as a criterion sees it: gathered when first asked for, as few passes as possible."""
     passes = Passes(
         batches=lambda images: calibration_pass(job, images),
         of_process=lambda batches: batches_of_rank(batches, job.fabric),
         merged=lambda moments: merged_over_ranks(moments, job.fabric),
         stage=job.stage,
     )
-    network = NetworkView(
+    return NetworkView(
         state.model,
         state.layout,
         groups,
@@ -68,18 +70,58 @@ def candidates_of(job: Job, state: State, groups: Sequence[Group]) -> list[Candi
         passes=passes,
         whole=not state.plans,  # what could be wrong behind a layer is found before anything is cut
     )
-    return [job.criterion(network.of(group)) for group in groups]
 
 
-def widths_of(job: Job, found: Sequence[Candidates]) -> Widths:
+def original_view(job: Job) -> NetworkView:
+    """The uncut network with all groups; what was gathered of it is kept as long as the run lasts."""
+    if "view" not in job.memory:
+        job.memory["view"] = network_view(job, State(job.original), job.groups)
+    return job.memory["view"]
+
+
+def candidates_of(job: Job, network: NetworkView) -> list[Candidates]:
+    """What the criterion says of each group."""
+    return [job.criterion(network.of(group)) for group in network.groups]
+
+
+def candidates_of_original(job: Job) -> list[Candidates]:
+    """What the criterion says of each group of the uncut network; asked once."""
+    if "candidates" not in job.memory:
+        job.memory["candidates"] = candidates_of(job, original_view(job))
+    return job.memory["candidates"]
+
+
+def widths_of(job: Job, state: State, found: Sequence[Candidates], target: Target) -> Widths:
     """The widths of all groups, decided together under the limits."""
+    if "probe" not in job.memory:
+        job.memory["probe"] = NetworkProbe(
+            job.original,
+            job.example,
+            job.groups,
+            round_to=job.config.surgery.round_to,
+            damage=partial(damage_of, job, state, found),
+        )
     with job.stage("select"):
-        probe = NetworkProbe(job.original, job.example, job.groups, round_to=job.config.surgery.round_to)
-        return job.fabric.broadcast(job.rule(found, target_of(job), probe))
+        return job.fabric.broadcast(job.rule(found, target, job.memory["probe"]))
 
 
-def target_of(job: Job) -> Target:
-    """The limits in absolute numbers, and the caller's widths."""
+def damage_of(job: Job, state: State, found: Sequence[Candidates], widths: Mapping[str, int]) -> Mapping[str, float]:
+    """How far the outputs move with each group alone at a width; what was measured is not measured again."""
+    known: dict[str, float] = job.memory.setdefault("damage", dict(state.damage))
+    if not widths.keys() <= known.keys():
+        looked = original_view(job).looked_at()
+        with job.stage("damage"):
+            kept = {each.group: each.at(widths[each.group]).kept for each in found if each.group in widths}
+            groups = [group for group in job.groups if group.name in kept]
+            measured = measure_damage(
+                job.original, groups, kept, looked.grams, looked.aside, pull=job.config.rebuild.pull
+            )
+        known.update(job.fabric.broadcast(measured))
+    return {name: known[name] for name in widths}
+
+
+def target_of(job: Job, state: State) -> Target:
+    """The limits in absolute numbers, and the caller's widths; without any limit, what a search has found."""
     limits = job.config.limits
     most = {
         key: None if text is None else amount(f"limits.{name}", text, job.before[key])
@@ -88,6 +130,8 @@ def target_of(job: Job) -> Target:
             ("max_params", "parameters", limits.max_params),
         )
     }
+    if not limits.on_size and (amount_found := found_share(job, state)) is not None:
+        most["macs"] = amount_found * job.before["macs"]
     return Target(most["macs"], most["parameters"], limits.max_latency_ms, job.given)
 
 
@@ -101,6 +145,19 @@ def _alone(job: Job, state: State, candidates: Candidates) -> Width:
     if name not in job.given and state.ahead.get(name, width.k) != width.k:
         return replace(width.set_to(state.ahead[name]), reason=state.reasons.get(name) or width.reason)
     return width
+
+
+def finished_selections(
+    job: Job, found: Sequence[Candidates], decided: Widths, groups: Sequence[Group] | None = None
+) -> list[Selection]:
+    """What stays of some groups (all of them) at the widths that were decided."""
+    pairs = zip(job.groups if groups is None else groups, found, strict=True)
+    return [_finished(job, group, each, decided.widths[group.name]) for group, each in pairs]
+
+
+def target_for_share(job: Job, share: float) -> Target:
+    """A share of the uncut network's MACs as a target."""
+    return Target(macs=share * job.before["macs"], given=job.given)
 
 
 def _finished(job: Job, group: Group, candidates: Candidates, width: Width) -> Selection:
@@ -123,8 +180,9 @@ def _record(job: Job, place: int, group: Group, candidates: Candidates, selectio
 
 def decided_plan(job: Job, model: nn.Module) -> Plan:
     """What would stay of the whole network, and what that costs."""
-    found = candidates_of(job, State(job.original), job.groups)
-    decided = widths_of(job, found)
+    found = candidates_of_original(job)
+    state = State(job.original)
+    decided = widths_of(job, state, found, target_of(job, state))
     chosen = [
         GroupPlan(group.name, selection=_finished(job, group, each, decided.widths[group.name]))
         for group, each in zip(job.groups, found, strict=True)

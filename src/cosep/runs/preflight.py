@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -78,18 +79,30 @@ def checked_widths(widths: Mapping[str, int], groups: Iterable[Group]) -> dict[s
     return dict(widths)
 
 
-def budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:
-    """The batches of recovery, how many make a pass, and how many updates each cut group pays for."""
-    if config.recover.schedule == "none":
-        return train, 1, 0
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """The batches of recovery, how many make a pass, and how many updates may be spent."""
+
+    train: Batches
+    batches_a_pass: int
+    updates_a_group: int  # for each group that was cut
+    updates_in_all: int | None = None  # where the caller has said how long to train
+
+
+def budget(train: Batches, config: PruneConfig) -> Budget:
+    """What recovery works with, by the settings."""
+    epochs = config.recover.epochs
+    if config.recover.schedule == "none" or epochs == 0:
+        return Budget(train, 1, 0, 0)
     batches = batch_count(train)
     updates = updates_per_group(batches, config.recover)
+    in_all = None if epochs is None else max(1, round(epochs * batches))
     if not config.recover.fixed_share:
-        return train, batches, updates
+        return Budget(train, batches, updates, in_all)
     if hasattr(train, "share"):  # our own loaders: the same images in every pass, in a new order
         train = train.share(config.recover.share, seed=config.seed)
-        return train, batch_count(train), updates
-    return train, int(config.recover.share * batches), updates
+        return Budget(train, batch_count(train), updates, in_all)
+    return Budget(train, int(config.recover.share * batches), updates, in_all)
 
 
 def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 from torch import Tensor, nn
 
 from cosep.errors import ConfigError
 from cosep.measurement import latency, macs, parameters
+from cosep.measurement.cost import layer_macs, layer_parameters
 from cosep.records import Group, Layout
+from cosep.selection.costs import CostModel, cost_model
 from cosep.selection.finishing import finished_width
 from cosep.surgery import apply_layout, layout_of
 
 LATENCY_REPEATS = 30
 
-Damage = Callable[[str, int], float]  # of a group at a width, measured
+Damage = Callable[[Mapping[str, int]], Mapping[str, float]]  # of each of some groups alone at a width, measured
 
 
 class NetworkProbe:
@@ -32,29 +35,44 @@ class NetworkProbe:
         self.model, self.example, self.groups, self.round_to = model, example, tuple(groups), round_to
         self._damage = damage
 
-    def macs(self, widths: Mapping[str, int]) -> float:
+    def macs(self, widths: Mapping[str, float]) -> float:
         """Multiply-accumulates of one input."""
-        return macs(self.network(widths), self.example)
+        return self._macs(self._finished(widths))
 
-    def parameters(self, widths: Mapping[str, int]) -> float:
+    def parameters(self, widths: Mapping[str, float]) -> float:
         """Parameters."""
-        return parameters(self.network(widths))
+        return self._parameters(self._finished(widths))
 
-    def milliseconds(self, widths: Mapping[str, int]) -> float:
+    def milliseconds(self, widths: Mapping[str, float]) -> float:
         """The measured time of one input."""
         return latency({"model": self.network(widths)}, self.example, repeats=LATENCY_REPEATS)["model"].median_ms
 
-    def damage(self, group: str, k: int) -> float:
-        """The measured damage of a group at a width."""
+    def damage(self, widths: Mapping[str, int]) -> Mapping[str, float]:
+        """The measured damage of each of these groups alone at its width."""
         if self._damage is None:
-            raise ConfigError(f"the damage of cutting {group} to {k} channels is not available: nothing measures it.")
-        return self._damage(group, k)
+            raise ConfigError("the damage of cutting is not available here: nothing measures it.")
+        return self._damage(widths)
 
-    def network(self, widths: Mapping[str, int]) -> nn.Module:
+    @cached_property
+    def _macs(self) -> CostModel:
+        return cost_model(macs(self.model, self.example), layer_macs(self.model, self.example), self.groups)
+
+    @cached_property
+    def _parameters(self) -> CostModel:
+        return cost_model(parameters(self.model), layer_parameters(self.model), self.groups)
+
+    def _finished(self, widths: Mapping[str, float]) -> dict[str, float]:
+        """The widths that the network would have: rounded up, and those of the groups that are not named whole."""
+        return {
+            group.name: finished_width(widths.get(group.name, group.width), group, self.round_to)
+            for group in self.groups
+        }
+
+    def network(self, widths: Mapping[str, float]) -> nn.Module:
         """A network of these widths, with any channels: what it costs does not depend on which."""
         layout: Layout = {}
         for group in self.groups:
-            width = finished_width(widths.get(group.name, group.width), group, self.round_to)
+            width = int(finished_width(widths.get(group.name, group.width), group, self.round_to))
             layout = {**layout, **layout_of(self.model, group, _any_channels(group, width), layout)}
         return apply_layout(self.model, layout)
 

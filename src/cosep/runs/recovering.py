@@ -21,6 +21,8 @@ def recovered(job: Job, state: State, progress: Progress | None) -> State:
     final = job.config.recover.schedule == "final"
     cuts = sum(len(plan.kept) < plan.width for plan in state.plans)
     updates = job.updates_a_group * (cuts if final else 1)
+    if job.updates_in_all is not None:
+        updates = job.updates_in_all if final else max(1, round(job.updates_in_all / len(job.groups)))
     group = "" if final else state.plans[-1].group
     with job.stage("recover", group):
         entry = _trained(job, state, updates, progress)

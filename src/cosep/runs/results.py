@@ -12,7 +12,7 @@ from cosep.config import settings
 from cosep.measurement import accuracy, compare, latency, measure
 from cosep.measurement.measurement import Measurement
 from cosep.models.modes import laid_out_like
-from cosep.records import Compensation, Cost, Group, Plan, Selection
+from cosep.records import Cost, Group, Plan, Selection
 from cosep.reporting.folders import draw_page
 from cosep.runs.folder import Run
 from cosep.runs.opening import Opening
@@ -39,9 +39,7 @@ class PruneResult:
         return save(folder, self.model, self.plan, self.report)
 
 
-def entry_of(
-    group: Group, selection: Selection, check: MaskedCheck | None, repairs: tuple[Compensation, ...]
-) -> dict[str, Any]:
+def entry_of(group: Group, selection: Selection, check: MaskedCheck | None) -> dict[str, Any]:
     """A group's entry in the report, before its figures are measured."""
     return {
         "group": group.name,
@@ -50,7 +48,6 @@ def entry_of(
         "reason": selection.reason,
         "notes": list(selection.notes),
         "twin_difference": check.max_difference if check else None,
-        "compensation": [asdict(repair) for repair in repairs],
     }
 
 
@@ -70,6 +67,9 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
         "not_pruned": [{"group": g.name, "width": g.width, "why": g.why_not} for g in job.skipped],
         "recovery": state.final,
         "limits": list(state.limit_notes),
+        "damage": dict(state.damage),
+        "tried": [asdict(each) for each in state.tried],
+        "rebuild": dict(state.rebuild),
         "seconds": {stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,6 @@ from cosep.config import PruneConfig
 from cosep.criteria import Criterion
 from cosep.data.batches import pair_of
 from cosep.errors import RunError
-from cosep.rebuilding import PrefixCache
 from cosep.records import Group, GroupPlan, Layout, Plan, Selection
 from cosep.recovery import Progress
 from cosep.runs.folder import Checkpoint, Run
@@ -79,6 +78,7 @@ class Job:
     holdout: Batches | None
     batches_a_pass: int
     updates_a_group: int
+    updates_in_all: int | None  # where the caller has said how long to train
     callbacks: Callbacks
     recovery: Recover | None
     criterion: Criterion
@@ -87,7 +87,17 @@ class Job:
     clock: Clock
     before: Mapping[str, Any] = field(default_factory=dict)  # the unpruned network's figures
     given: Mapping[str, int] = field(default_factory=dict)  # the caller's widths
-    prefixes: PrefixCache = field(default_factory=PrefixCache)  # what compensation need not compute again
+    memory: dict[str, Any] = field(default_factory=dict)  # what was gathered of the uncut network, to be used again
+
+    @property
+    def trains(self) -> bool:
+        """Whether any training follows the cuts."""
+        return self.config.recover.schedule != "none" and self.updates_in_all != 0
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether a group whose cut costs too much accuracy is left whole."""
+        return self.config.limits.max_drop is not None and self.config.order == "one-by-one"
 
     @contextmanager
     def stage(self, name: str, group: str = "") -> Iterator[None]:
@@ -96,6 +106,14 @@ class Job:
             self.callbacks.on_stage(group, name)
         with self.clock.timed(name):
             yield
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One size of the network: the share of its MACs, and the points of accuracy lost before any training."""
+
+    share: float
+    drop: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +130,9 @@ class State:
     ahead: Mapping[str, int] = field(default_factory=dict)  # widths decided before the first cut, where all were
     reasons: Mapping[str, str] = field(default_factory=dict)  # of these widths
     limit_notes: tuple[str, ...] = ()  # how the limits fare
+    damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone at half its width, where measured
+    tried: tuple[Tried, ...] = ()  # the sizes that a search for the right amount has behind it
+    rebuild: Mapping[str, Any] = field(default_factory=dict)  # what became of the layers, for the report
 
 
 def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> Checkpoint:
@@ -122,6 +143,9 @@ def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> C
         "widths": dict(state.ahead),
         "width_reasons": dict(state.reasons),
         "limit_notes": list(state.limit_notes),
+        "damage": dict(state.damage),
+        "tried": [asdict(each) for each in state.tried],
+        "rebuild": dict(state.rebuild),
         "seconds": dict(job.clock.seconds),
     }
     if progress:
@@ -141,6 +165,9 @@ def from_checkpoint(checkpoint: Checkpoint, original: nn.Module) -> tuple[State,
             ahead=checkpoint.document["widths"],
             reasons=checkpoint.document.get("width_reasons") or {},
             limit_notes=tuple(checkpoint.document["limit_notes"]),
+            damage=checkpoint.document["damage"],
+            tried=tuple(Tried(**each) for each in checkpoint.document["tried"]),
+            rebuild=checkpoint.document["rebuild"],
         )
         progress = None
         if "progress" in checkpoint.document:
@@ -162,6 +189,9 @@ _DOCUMENT = {
     "widths": Each(COUNT),
     "width_reasons": Maybe(Each(str)),
     "limit_notes": [str],
+    "damage": Each(FINITE),
+    "tried": [{"share": FINITE, "drop": FINITE}],
+    "rebuild": {},
     "seconds": Each(FINITE),
     "progress": Maybe(_RECOVERING),
 }

@@ -37,7 +37,5 @@ class CostModel:
 def cost_model(whole: float, layers: Mapping[str, LayerCost], groups: Iterable[Group]) -> CostModel:
     """The model of one kind of cost (multiply-accumulates, parameters) for some groups."""
     groups = tuple(groups)
-    held = {
-        group.name: {(piece.module, piece.side): piece.span for piece in group.slices} for group in groups
-    }
+    held = {group.name: {(piece.module, piece.side): piece.span for piece in group.slices} for group in groups}
     return CostModel(whole, layers, held, {group.name: group.width for group in groups})

@@ -16,10 +16,10 @@ def finished(selection: Selection, group: Group, ranking: Tensor, *, round_to: i
     return balance(selection, group.blocks, ranking)
 
 
-def finished_width(width: int, group: Group, round_to: int) -> int:
-    """The width that `finished` makes of a width."""
+def finished_width(width: float, group: Group, round_to: int) -> float:
+    """The width that `finished` makes of a width; one between two whole numbers stays there if any number will do."""
     multiple = multiple_of(group, round_to)
-    return min(-(-width // multiple) * multiple, group.width)
+    return width if multiple == 1 else min(-(-width // multiple) * multiple, group.width)
 
 
 def multiple_of(group: Group, round_to: int) -> int:

@@ -41,7 +41,7 @@ def width_at(selection: Selection, steepness: float) -> int:
 
 
 def fitting_widths(
-    selections: Mapping[str, Selection], cost: Callable[[Mapping[str, int]], float], limit: float, what: str
+    selections: Mapping[str, Selection], cost: Callable[[Mapping[str, float]], float], limit: float, what: str
 ) -> Fit:
     """The widths of the smallest steepness whose cost keeps to the limit, found by bisection.
 

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from cosep.errors import CosepError
 from cosep.layers import bare_axis, channel_axis, kind_of, mixing, places_now
 from cosep.models.modes import evaluating
-from cosep.rebuilding.sweep import first_of
+from cosep.models.passes import first_of
 from cosep.records import Group, Layout, Side
 from cosep.surgery.cut import copied, cut_group, layout_of
 
@@ -67,11 +67,15 @@ def cut_all_checked(
     chosen: Iterable[tuple[Group, Sequence[int]]],
     example_input: Tensor,
     *,
+    layout: Layout | None = None,
     inputs: Sequence[Tensor] = (),
     seed: int = 0,
 ) -> tuple[nn.Module, Layout, dict[str, MaskedCheck]]:
-    """Cut and check many groups one after the other: the new model, its layout, and the check of every group."""
-    layout: Layout = {}
+    """Cut and check many groups one after the other: the new model, its layout, and the check of every group.
+
+    layout: what earlier cuts left of the model.
+    """
+    layout = layout or {}
     checks: dict[str, MaskedCheck] = {}
     current = model
     probes = _Probes(example_input, tuple(inputs), seed)

@@ -8,6 +8,7 @@ from cosep.config import PruneConfig
 from cosep.errors import ConfigError
 from cosep.plugins import call_factory, file_factory, is_file_factory
 from cosep.selection.candidates import Candidates
+from cosep.selection.rules.damage import DamageRule
 from cosep.selection.rules.given import GivenRule
 from cosep.selection.rules.knee import KneeRule
 from cosep.selection.rules.protocol import Probe, Target, Width, WidthRule, Widths
@@ -16,6 +17,7 @@ from cosep.selection.rules.uniform import UniformRule
 __all__ = ["WIDTH_RULES", "OwnRule", "Probe", "Target", "Width", "WidthRule", "Widths", "width_rule"]
 
 WIDTH_RULES: dict[str, Callable[[PruneConfig], WidthRule]] = {
+    "damage": lambda config: DamageRule(),
     "knee": lambda config: KneeRule(config.select),
     "uniform": lambda config: UniformRule(),
     "given": lambda config: GivenRule(),

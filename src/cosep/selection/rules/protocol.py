@@ -80,7 +80,7 @@ class Target:
     milliseconds: float | None = None
     given: Mapping[str, int] = field(default_factory=dict)  # of some groups, by the caller
 
-    def limits(self, probe: Probe) -> list[tuple[str, float, Callable[[Mapping[str, int]], float]]]:
+    def limits(self, probe: Probe) -> list[tuple[str, float, Callable[[Mapping[str, float]], float]]]:
         """Each limit: its name, its number, and what widths cost by it, those that are set included."""
         asked = (
             ("MACs", self.macs, probe.macs),
@@ -89,24 +89,24 @@ class Target:
         )
         return [(what, limit, self._with_given(cost)) for what, limit, cost in asked if limit is not None]
 
-    def _with_given(self, cost: Callable[[Mapping[str, int]], float]) -> Callable[[Mapping[str, int]], float]:
+    def _with_given(self, cost: Callable[[Mapping[str, float]], float]) -> Callable[[Mapping[str, float]], float]:
         return lambda widths: cost({**widths, **self.given})
 
 
 class Probe(Protocol):
     """What a rule may ask of the uncut network. Groups that the widths do not name count whole."""
 
-    def macs(self, widths: Mapping[str, int]) -> float:
+    def macs(self, widths: Mapping[str, float]) -> float:
         """Multiply-accumulates of one input at these widths."""
 
-    def parameters(self, widths: Mapping[str, int]) -> float:
+    def parameters(self, widths: Mapping[str, float]) -> float:
         """Parameters at these widths."""
 
-    def milliseconds(self, widths: Mapping[str, int]) -> float:
+    def milliseconds(self, widths: Mapping[str, float]) -> float:
         """The measured time of one input at these widths, on the device at hand."""
 
-    def damage(self, group: str, k: int) -> float:
-        """What cutting one group to k channels does to the network's outputs, measured."""
+    def damage(self, widths: Mapping[str, int]) -> Mapping[str, float]:
+        """How far the network's outputs move with each of these groups alone at its width, measured."""
 
 
 class WidthRule(Protocol):

@@ -49,6 +49,11 @@ class LinearMap:
             return self.module.num_features
         return self.module.in_channels if isinstance(self.module, _ConvNd) else int(self.module.in_features)  # type: ignore[arg-type]
 
+    def inputs_of_columns(self) -> Tensor:
+        """Which input each column reads: (parts, columns)."""
+        per = self.inputs // self.parts
+        return torch.arange(self.columns).remainder(per) + per * torch.arange(self.parts).unsqueeze(1)
+
     @property
     def channel_axis(self) -> int:
         return -1 if isinstance(self.module, nn.Linear) else 1
@@ -98,13 +103,12 @@ class LinearMap:
     def constant(self) -> Tensor:
         """What the layer adds, in float64 on the CPU: (outputs,)."""
         if isinstance(self.module, _BatchNorm):
-            mean = self.module.running_mean
-            bias = self.module.bias
-            scale = batchnorm_scale(self.module)
+            scale, mean = batchnorm_scale(self.module), self.module.running_mean
             shift = -scale * mean.detach().cpu().double() if mean is not None else torch.zeros_like(scale)
-            return shift if bias is None else shift + bias.detach().cpu().double()
+        else:
+            shift = torch.zeros(self.outputs, dtype=torch.float64)
         bias = self.module._parameters.get("bias")
-        return torch.zeros(self.outputs, dtype=torch.float64) if bias is None else bias.detach().cpu().double()
+        return shift if bias is None else shift + bias.detach().cpu().double()
 
 
 def sampled(of: LinearMap, output: Tensor, rows: int, most: int, images: int, generator: torch.Generator) -> Tensor:
@@ -117,6 +121,14 @@ def sampled(of: LinearMap, output: Tensor, rows: int, most: int, images: int, ge
     if count == places:
         return torch.arange(places, device=output.device).expand(len(output), -1)
     return torch.rand(len(output), places, generator=generator).topk(count, dim=1).indices.to(output.device)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is a convolution, linear layer or BatchNorm that computes what its class says."""
+    if not isinstance(module, (_ConvNd, nn.Linear, _BatchNorm)) or "forward" in vars(module):
+        return False
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return any(type(module).forward is kind.forward for kind in kinds)
 
 
 def why_no_map(module: nn.Module) -> str:
@@ -139,7 +151,7 @@ def batchnorm_scale(norm: _BatchNorm) -> Tensor:
 
 
 def _taps(module: _ConvNd, x: Tensor, where: Tensor) -> Tensor:
-    """The inputs under the kernel at sampled output positions, zero in the padding: (images, positions, taps, inputs)."""
+    """The inputs under the kernel at output positions, zero in the padding: (images, positions, taps, inputs)."""
     # torch keeps the padding of every mode, "same" included, as (last axis before, after, the axis before it, ...).
     padding = list(module._reversed_padding_repeated_twice)
     if module.padding_mode != "zeros":

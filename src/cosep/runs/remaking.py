@@ -1,0 +1,125 @@
+"""The rebuild within a run: which images it sees, which layers it may change, and what it means for a size's loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cosep.config import RebuildConfig
+from cosep.models.modes import evaluating, logits_of
+from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
+from cosep.records import Group, Layout
+from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
+from cosep.runs.planning import candidates_of_original, finished_selections, target_for_share, widths_of
+from cosep.runs.search import with_tried
+from cosep.runs.state import Job, State, calibration_pass, first_images
+from cosep.surgery import apply_layout, layout_of
+
+SEARCH_IMAGES = 1000  # calibration images behind each rebuild of a search, and images on which its loss is measured
+
+
+def rebuilt(job: Job, state: State, groups: tuple[Group, ...]) -> State:
+    """The network after the cut of these groups, with weights and statistics made anew in closed form."""
+    config, name = job.config.rebuild, groups[0].name if len(groups) == 1 else ""
+    if config.weights:
+        only = None if job.config.order == "together" else {piece.module for g in groups for piece in g.slices}
+        with job.stage("rebuild", name):
+            made = _rebuilt(job, state.model, state.layout, config, only)
+        state = replace(state, model=made.model, rebuild=_document(made, state.rebuild))
+    elif config.batchnorm:
+        with job.stage("batchnorm", name):
+            reestimate_batchnorm(state.model, calibration_pass(job, config.images))
+    same_weights_everywhere(state.model, job.fabric)
+    return state
+
+
+def _rebuilt(
+    job: Job, model: nn.Module, layout: Layout, config: RebuildConfig, only: AbstractSet[str] | None = None
+) -> Rebuilt:
+    inputs = [x for x, _ in calibration_pass(job, config.images)]
+    own = list(batches_of_rank(inputs, job.fabric))
+    team = team_of(job.fabric)
+    return rebuild(
+        job.original, model, layout, own, config, seed=job.config.seed, only=only, team=team, example=inputs[0]
+    )
+
+
+def _document(made: Rebuilt, before: Any) -> dict[str, Any]:
+    """What the report says of the rebuild; one by one, the layers of all groups so far."""
+    layers = [*before.get("layers", ()), *(_plain(asdict(each)) for each in made.layers)]
+    found = {"divergence": made.divergence, "divergence_cut": made.divergence_cut}
+    return {**_plain(found), "layers": layers, "notes": [*before.get("notes", ()), *made.notes]}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that JSON knows: what was not measured is None."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+def tried(job: Job, state: State, share: float) -> State:
+    """Cut and rebuild the network at one size, measure what it loses, and forget the network."""
+    found = candidates_of_original(job)
+    decided = widths_of(job, state, found, target_for_share(job, share))
+    layout: Layout = {}
+    for group, selection in zip(job.groups, finished_selections(job, found, decided), strict=True):
+        if selection.removed:
+            layout = {**layout, **layout_of(job.original, group, selection.kept, layout)}
+    model = apply_layout(job.original, layout)
+    if layout and job.config.rebuild.weights:
+        few = replace(job.config.rebuild, images=min(job.config.rebuild.images or SEARCH_IMAGES, SEARCH_IMAGES))
+        with job.stage("search"):
+            model = _rebuilt(job, model, layout, few).model
+    elif layout and job.config.rebuild.batchnorm:
+        with job.stage("search"):
+            reestimate_batchnorm(model, calibration_pass(job, SEARCH_IMAGES))
+    same_weights_everywhere(model, job.fabric)
+    with job.stage("search"):
+        drop = points_lost(job, model)
+    state = with_tried(state, share, drop)
+    if job.run:
+        job.run.log("tried", share=share, drop=drop)
+    return replace(state, damage=dict(job.memory.get("damage", {})))
+
+
+def points_lost(job: Job, model: nn.Module) -> float:
+    """The accuracy lost on held-out images; without any, on calibration images that no fit has seen.
+
+    Without labels, the images that the model puts into another class than the uncut network does are counted.
+    """
+    right = {"whole": 0, "cut": 0}
+    same = images = 0
+    labelled = True
+    with evaluating(job.original, model):
+        for x, labels in _unseen(job):
+            expected, found = (logits_of(each, x).argmax(1).cpu() for each in (job.original, model))
+            images += len(x)
+            same += int((expected == found).sum())
+            if labels is None or labels.ndim != 1:
+                labelled = False
+                continue
+            right["whole"] += int((expected == labels.cpu()).sum())
+            right["cut"] += int((found == labels.cpu()).sum())
+    lost = right["whole"] - right["cut"] if labelled else images - same
+    return 100 * lost / max(images, 1)
+
+
+def _unseen(job: Job) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Images that no fit of a search sees: held-out ones, or the calibration images behind those of the rebuild."""
+    if job.holdout is not None:
+        for x, labels in first_images(job.holdout, SEARCH_IMAGES, job.config.seed):
+            yield job.fabric.to_device(x), labels
+        return
+    # Every sixteenth image of the rebuild is set aside, and so is whatever lies behind its images.
+    seen = 0
+    for x, labels in calibration_pass(job, 2 * SEARCH_IMAGES):
+        number = torch.arange(seen, seen + len(x))
+        some = (number >= SEARCH_IMAGES) | (number % 16 == 0)
+        seen += len(x)
+        if bool(some.any()):
+            yield x[some.to(x.device)], None if labels is None else labels[some]

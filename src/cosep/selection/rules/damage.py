@@ -1,0 +1,97 @@
+"""Widths from measured damage: the best widths under a limit, in closed form.
+
+A group of w channels whose outputs move by a at half its width moves by about a (w / k - 1) at k channels. The sum over
+all groups is least, at a given cost, where k is proportional to sqrt(a w / u) with u the cost of one channel. Where
+neighbours' widths enter each other's cost, u is taken at the widths at hand and the step is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cosep.errors import ConfigError
+from cosep.selection.candidates import Candidates
+from cosep.selection.rules.protocol import WIDTH_GIVEN, Probe, Target, Width, Widths
+
+STEPS = 60  # of the bisection
+ROUNDS = 6  # of taking the costs anew
+NARROWEST = 8  # no group keeps less than this part of its channels
+HARMLESS = 1e-4  # of the largest damage: what a group counts with whose channels can all be spared
+
+Cost = Callable[[Mapping[str, float]], float]
+
+
+class DamageRule:
+    """Wide where cutting harms the outputs and where channels are cheap, narrow where it does not or they are dear."""
+
+    name = "damage"
+    alone = False
+
+    def __call__(self, candidates: Sequence[Candidates], target: Target, probe: Probe) -> Widths:
+        limits = target.limits(probe)
+        if not limits:
+            raise ConfigError(
+                'the width rule "damage" needs to know how much may stay, and nothing says it. Give a limit '
+                "(limits.max_macs, limits.max_params or limits.max_latency_ms), or prune all groups together, which "
+                "finds the amount by itself."
+            )
+        free = [each for each in candidates if each.group not in target.given and each.channels > 1]
+        harm = probe.damage({each.group: max(1, each.channels // 2) for each in free})
+        chosen, notes = [], []
+        for what, limit, cost in limits:
+            widths = _within(free, harm, cost, limit)
+            found = cost(widths)
+            chosen.append(widths)
+            if found > limit:
+                notes.append(f"{what} cannot be brought to {limit:.4g}: {found:.4g} is the least there is")
+            else:
+                notes.append(f"{what} {found:.4g} within {limit:.4g}, by measured damage")
+        result = {}
+        for each in candidates:
+            if each.group in target.given:
+                result[each.group] = Width(target.given[each.group], WIDTH_GIVEN)
+                continue
+            k = min((widths.get(each.group, each.channels) for widths in chosen), default=each.channels)
+            moved = harm.get(each.group, 0.0)
+            result[each.group] = Width(k, f"damage {moved:.2g} at half its width")
+        return Widths(result, tuple(notes))
+
+
+def _within(groups: Sequence[Candidates], harm: Mapping[str, float], cost: Cost, limit: float) -> dict[str, int]:
+    """The widest member of the family whose cost keeps to a limit; the narrowest one where none does."""
+    whole = {each.group: each.channels for each in groups}
+    if cost(whole) <= limit:
+        return whole
+    least = max(harm.values(), default=0.0) * HARMLESS or 1.0
+    prices = {name: _price(name, whole, cost) for name in whole}
+    # Generous enough for every group to be whole.
+    high = max((whole[n] / (max(harm[n], least) * whole[n] / prices[n]) ** 0.5 for n in whole), default=1.0) * 2
+    low = 0.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cost(_member(whole, harm, least, cost, middle)) <= limit else (low, middle)
+    return _member(whole, harm, least, cost, low)
+
+
+def _member(
+    whole: Mapping[str, int], harm: Mapping[str, float], least: float, cost: Cost, generosity: float
+) -> dict[str, int]:
+    """The widths that go with one generosity: the larger it is, the wider is every group."""
+    widths = {name: float(width) for name, width in whole.items()}
+    for _ in range(ROUNDS):
+        wanted = {
+            name: generosity * (max(harm[name], least) * width / _price(name, widths, cost, width)) ** 0.5
+            for name, width in whole.items()
+        }
+        new = {name: min(float(w), max(w / NARROWEST, 1.0, wanted[name])) for name, w in whole.items()}
+        if all(abs(new[name] - widths[name]) < 0.01 for name in whole):
+            break
+        widths = new
+    return {name: max(1, round(width)) for name, width in widths.items()}
+
+
+def _price(name: str, widths: Mapping[str, float], cost: Cost, width: int | None = None) -> float:
+    """What one more channel of a group costs while the others have these widths."""
+    width = int(widths[name]) if width is None else width
+    low = max(1, width // 2)
+    return max((cost({**widths, name: width}) - cost({**widths, name: low})) / max(width - low, 1), 1e-12)
