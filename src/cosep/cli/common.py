@@ -26,6 +26,8 @@ from cosep.zoo import input_shape, load_model
 
 # Of several processes of one run, the first speaks.
 SPEAKS = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
+# A constructor may replace what it made, such as a head for another number of classes.
+SLACK = 4
 # What a user reads goes to standard error, so that standard output stays clean for `--json`.
 console = Console(stderr=True, quiet=not SPEAKS)
 
@@ -39,7 +41,7 @@ class RunModel:
     classes: int | None
     shape: tuple[int, ...]
     fingerprint: str = ""  # of the uncut model, where the run's plan says it
-    parameters: int = 0  # of the uncut model, where the run's report says it
+    parameters: int = 0  # that building the uncut model may make, where the run's report says how many it has
 
     def uncut(self) -> nn.Module:
         """The model with the weights that the run started from."""
@@ -117,7 +119,7 @@ def run_model(folder: Path, *, trusted: bool = False) -> RunModel:
         about.get("classes") or None,
         tuple(about["input"]),
         plan.fingerprint,
-        int(report.get("before", {}).get("parameters", 0)),
+        SLACK * int(report.get("before", {}).get("parameters", 0)),
     )
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from cosep.config import upgraded
 from cosep.errors import ConfigError, RunError
-from cosep.runs.identity import IDENTITY, other_run, warn_of_another_machine
+from cosep.runs.sameness import IDENTITY, other_run, warn_of_another_machine
 from cosep.storage.files import Seal, damage, is_inside, seal_of, sync
 from cosep.storage.folder import FILES, GATHERING, MANIFEST, READY
 from cosep.storage.schemas import COUNT, Each, Maybe, Where, misfit

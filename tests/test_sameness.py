@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import cosep
 from cosep.cli.app import app
 from cosep.errors import ConfigError, CosepError, ModelError, RunError
-from cosep.runs.identity import identity_of
+from cosep.runs.sameness import identity_of
 
 FAST = {
     "observe": {"images": 40},
