@@ -4,13 +4,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint docs clean browser
+# What computes, and one short prune: these must not hang on how a processor rounds.
+NUMERICAL := $(addprefix tests/,observation profiles selection rebuilding surgery groups criteria) \
+	tests/test_formats.py tests/test_sameness.py tests/pipeline/test_prune.py
+# torch's plain kernels, those without AVX-512, MKL's one path for every processor, and sums split over three threads.
+ROUNDINGS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=3
+
+.PHONY: demo test test-portable lint docs clean browser
 
 demo: $(STAMP)
 	$(BIN)/cosep demo
 
 test: $(STAMP) lint browser
 	$(BIN)/pytest -n 2
+
+# The numerical tests as other processors would run them. Another Python: make test-portable VENV=.venv310 PYTHON=python3.10
+test-portable: $(STAMP)
+	for rounding in $(ROUNDINGS); do \
+		echo "== $$rounding"; env OMP_NUM_THREADS=1 $$rounding $(BIN)/pytest -n 2 $(NUMERICAL) || exit 1; \
+	done
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

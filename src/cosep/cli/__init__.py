@@ -7,16 +7,20 @@ import sys
 
 def main() -> None:
     """Run the command; an error of ours is one line on standard error and exit code 1."""
-    from cosep.cli.app import app
     from cosep.errors import CosepError
 
     try:
+        from cosep.cli.app import app
+
         app()
     except CosepError as error:
         from cosep.cli.common import printable
 
         print(f"cosep: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("cosep: stopped", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(1)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.table import Table
 
-from cosep.cli.common import RunModel, TrustOption, console, print_json, run_model, shape_of
+from cosep.cli.common import RunModel, TrustOption, check_example, console, print_json, run_model, shape_of
 from cosep.config import check_at_least, check_choice
 from cosep.measurement.latency import Latency, MemoryFormat
 
@@ -46,6 +46,7 @@ def bench_command(
     check_choice("--memory-format", memory_format, MemoryFormat)
     source = source_of(run, model, classes, input_shape, trusted=trust)
     before = source.uncut()
+    check_example(before, source.example())
     models = {"before": before, "after": load(run, before)}
     times = {
         size: latency(
@@ -77,6 +78,8 @@ def source_of(
         named.weights,
         classes or named.classes,
         named.shape if shape is None else shape_of(shape, named.spec),
+        named.fingerprint if classes is None else "",
+        named.parameters,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +15,19 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
-from cosep.errors import ConfigError, RunError
+from cosep.errors import ConfigError, CosepError, RunError
+from cosep.models.modes import evaluating
+from cosep.models.size import TooLarge, at_most
 from cosep.plugins import is_file_factory
-from cosep.runs.folder import read_description
+from cosep.runs.folder import MOST_INPUTS, read_description
 from cosep.storage.artifacts import read_documents
+from cosep.surgery import fingerprint
 from cosep.zoo import input_shape, load_model
 
 # Of several processes of one run, the first speaks.
 SPEAKS = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
+# A constructor may replace what it made, such as a head for another number of classes.
+SLACK = 4
 # What a user reads goes to standard error, so that standard output stays clean for `--json`.
 console = Console(stderr=True, quiet=not SPEAKS)
 
@@ -34,14 +40,41 @@ class RunModel:
     weights: str | None
     classes: int | None
     shape: tuple[int, ...]
+    fingerprint: str = ""  # of the uncut model, where the run's plan says it
+    parameters: int = 0  # that building the uncut model may make, where the run's report says how many it has
 
     def uncut(self) -> nn.Module:
         """The model with the weights that the run started from."""
+        self._check_size()
         return load_model(self.spec, weights=self.weights, classes=self.classes)
 
     def architecture(self) -> nn.Module:
         """The model without its weights: enough to load the pruned ones into."""
+        self._check_size()
         return load_model(self.spec, classes=self.classes)
+
+    def _check_size(self) -> None:
+        """Refuse a model that was not pruned here before its weights take any memory: a folder may name any."""
+        if not self.fingerprint or is_file_factory(self.spec):
+            return
+        try:
+            with torch.device("meta"), at_most(self.parameters):
+                found = fingerprint(load_model(self.spec, classes=self.classes))
+        except CosepError:
+            raise
+        except TooLarge:
+            found = ""
+        except Exception:  # a constructor that needs values, and gets them: up to the size that is known
+            try:
+                with at_most(self.parameters):
+                    found = fingerprint(load_model(self.spec, classes=self.classes))
+            except TooLarge:
+                found = ""
+        if found != self.fingerprint:
+            raise RunError(
+                f"the run was not made from {self.spec} with {self.classes or 'its own number of'} classes, which its "
+                "config.toml names: the layers differ. Nothing of it was run."
+            )
 
     def example(self, batch: int = 1) -> Tensor:
         """A random input."""
@@ -67,7 +100,7 @@ TrustOption = Annotated[
 def run_model(folder: Path, *, trusted: bool = False) -> RunModel:
     """The model that a run folder's config.toml names; one in a Python file only if the user trusts that file."""
     about = read_description(folder).get("about", {})
-    read_documents(folder)  # refuses a config.toml that was altered since
+    plan, report = read_documents(folder)  # refuses a config.toml that was altered since
     if not about.get("model"):
         raise RunError(
             f"{folder}/config.toml names no model, as the run was started from Python. "
@@ -81,8 +114,26 @@ def run_model(folder: Path, *, trusted: bool = False) -> RunModel:
             "run. Where you know the file, add --trust."
         )
     return RunModel(
-        about["model"], about.get("checkpoint") or None, about.get("classes") or None, tuple(about["input"])
+        about["model"],
+        about.get("checkpoint") or None,
+        about.get("classes") or None,
+        tuple(about["input"]),
+        plan.fingerprint,
+        SLACK * int(report.get("before", {}).get("parameters", 0)),
     )
+
+
+def check_example(model: nn.Module, example: Tensor) -> None:
+    """Refuse an input on which the model fails, with its shape."""
+    try:
+        with evaluating(model):
+            model(example)
+    except Exception as error:  # whatever the model's forward raises
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ConfigError(
+            f"the model fails on an input of shape {tuple(example.shape[1:])} ({first}). Give the shape that it was "
+            "made for with --input."
+        ) from error
 
 
 def shape_of(text: str | None, spec: str) -> tuple[int, ...]:
@@ -95,6 +146,8 @@ def shape_of(text: str | None, spec: str) -> tuple[int, ...]:
         shape = ()
     if not shape or min(shape) < 1:
         raise ConfigError(f"--input is {text!r}; give the shape of one input, such as 3,224,224.")
+    if math.prod(shape) > MOST_INPUTS:
+        raise ConfigError(f"--input is {text!r}, {math.prod(shape):,} numbers; at most {MOST_INPUTS:,} are taken.")
     return shape
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from cosep.cli.summary import summary_table
 from cosep.errors import RunError
 
 MODEL, DATA = "digits_cnn", "digits"
+MARK = "cosep demo"  # in the run's config.toml: what a demo may replace
 
 
 def demo_command(
@@ -46,7 +46,7 @@ def demo_command(
     )
     say("2. Pruning it: each layer decides for itself how many channels stay")
     about = {"model": MODEL, "data": DATA, "classes": len(source.class_names), "input": list(source.input_shape)}
-    about["class_names"] = list(source.class_names)
+    about |= {"class_names": list(source.class_names), "made_by": MARK}
     pruned = partial(
         prune, base, source.calibration, source.test, config=config, train=source.train, holdout=source.holdout
     )
@@ -66,11 +66,20 @@ def demo_command(
 
 
 def _clear(folder: Path) -> None:
-    """Remove the folder of an earlier demo; anything else stays where it is."""
-    if not folder.exists() or not any(folder.iterdir()):
+    """Remove the run of an earlier demo; where anything else lies in the folder, nothing is touched."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    from cosep.runs.folder import read_description
+    from cosep.runs.folder import files_of_run, read_description
 
-    if read_description(folder).get("about", {}).get("model") != MODEL:
+    if read_description(folder).get("about", {}).get("made_by") != MARK:
         raise RunError(f"{folder} is not of an earlier demo. Choose another folder with --out.")
-    shutil.rmtree(folder)
+    files, folders, others = files_of_run(folder)
+    if others:
+        raise RunError(f"{others[0]} is not of the earlier demo. Move it away, or choose another folder with --out.")
+    try:
+        for path in files:
+            path.unlink(missing_ok=True)
+        for path in folders:
+            path.rmdir()
+    except OSError as error:
+        raise RunError(f"{folder} could not be emptied: {error.strerror or error}.") from error

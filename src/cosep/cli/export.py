@@ -17,7 +17,7 @@ from cosep.cli.bench import (
     latency_table,
     source_of,
 )
-from cosep.cli.common import TrustOption, console, print_json
+from cosep.cli.common import TrustOption, check_example, console, print_json
 from cosep.errors import ConfigError
 from cosep.measurement.latency import Latency
 from cosep.storage.export import ExportCheck
@@ -51,6 +51,7 @@ def export_command(
         raise ConfigError("nothing to export: give --onnx FILE, --torch FILE or both.")
     source = source_of(run, model, classes, input_shape, trusted=trust)
     before = source.uncut()
+    check_example(before, source.example())
     after = load(run, before)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="cosep-") as scratch:
@@ -82,7 +83,8 @@ def _told(
         console.print(
             f"size {whole.size_bytes:,} -> {check.size_bytes:,} bytes "
             f"({100 * check.size_bytes / whole.size_bytes:.1f} %), largest difference from the pruned network "
-            f"{check.max_difference:.3g} with outputs up to {check.max_output:.3g}",
+            f"{check.max_difference:.3g} with outputs up to {check.max_output:.3g}"
+            + (f", ONNX operator set {check.opset}" if check.opset else ""),
             highlight=False,
             soft_wrap=True,
         )

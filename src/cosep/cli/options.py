@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 
 from cosep.config import PruneConfig, paper_recovery, plain_kind, preset, replace_settings
+from cosep.runs.sameness import IDENTITY, MACHINE
 
 # Names that people know from the paper, beside the settings' own.
 ALIASES = {"select.degree": ("--p",)}
@@ -79,7 +80,8 @@ def configured(
         from cosep.storage.toml import read_toml
 
         stored = read_toml(file)
-        stored.pop("about", None)  # what a run folder's config.toml says of its model and data
+        for section in ("about", IDENTITY, MACHINE):  # what a run folder's config.toml says of its model and data
+            stored.pop(section, None)
         config = replace_settings(config, stored)
     return replace_settings(config, changes)
 

@@ -41,7 +41,7 @@ def report_command(
       cosep report run/ --figures figures/ --data cifar10:~/data
     """
     from cosep.reporting.folders import read_runs, write_page
-    from cosep.runs.folder import PAGE
+    from cosep.runs.folder import PAGE, failing_as_ours
 
     if data is not None and (figures is None or len(runs) > 1):
         raise ConfigError("--data is for the figures of one run. Give one run folder and --figures DIR with it.")
@@ -57,7 +57,8 @@ def report_command(
         from cosep.reporting.figures import write_figures
 
         agreements = _agreements(runs[0], records[0], data, trusted=trust) if data else []
-        drawn = write_figures(records, figures, agreements=agreements, group=group)
+        with failing_as_ours(figures):
+            drawn = write_figures(records, figures, agreements=agreements, group=group)
         console.print(f"{len(drawn) - 1} files and {drawn[-1]}", highlight=False, markup=False, soft_wrap=True)
         if len(runs) == 1 and data is None:
             console.print(

@@ -52,6 +52,7 @@ def train_command(
 
     from cosep.config import DeviceConfig
     from cosep.data import load_data
+    from cosep.errors import ConfigError
     from cosep.measurement import accuracy
     from cosep.recovery.training import recipe, train
     from cosep.runs.fabric import launched
@@ -73,6 +74,8 @@ def train_command(
     if not quiet:
         shown = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in asdict(settings).items())
         console.print(f"{model} on {data}: {shown}", highlight=False, markup=False, soft_wrap=True)
+    if not out.name or out.is_dir():
+        raise ConfigError(f"--out is {str(out)!r}, a folder; give the file to write, such as {model}.safetensors.")
     out.parent.mkdir(parents=True, exist_ok=True)
     partial_file = out.with_name(out.name + ".partial")
     if partial_file.exists() and not quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,9 +55,14 @@ def write_figures(
                 metadata = {"Date": None} if kind == "svg" else None
                 figure.savefig(path, bbox_inches="tight", metadata=metadata)
                 paths.append(path)
-            lines += [f"## {name}", "", f"![{name}]({name}.png)", "", words, ""]
+            lines += [f"## {name}", "", f"![{name}]({name}.png)", "", _escaped(words), ""]
     (folder / "figures.md").write_text("\n".join(lines), encoding="utf-8")
     return [*paths, folder / "figures.md"]
+
+
+def _escaped(words: str) -> str:
+    """A sentence in which names of groups and classes stay text, whatever Markdown or HTML they would be."""
+    return re.sub(r"([\\`*\[\]<>|!#])", r"\\\1", " ".join(words.split()))
 
 
 def _all_figures(runs: Sequence[RunRecord], agreements: Sequence[Agreement], group: str | None) -> Iterator[Drawn]:

@@ -66,7 +66,7 @@ def run_document(run: RunRecord) -> dict[str, Any]:
             "accuracy": finite(report.get("holdout_accuracy", {}).get("before")),
         },
         "not_pruned": [[skip["group"], skip["width"], skip["why"]] for skip in report.get("not_pruned", ())],
-        "limits": list(report.get("limits", ())),
+        "limits": [*report.get("limits", ()), *(report.get("notes") or ())],
         "recovery": recovery_document(report.get("recovery")),
         "seconds": [[stage, seconds] for stage, seconds in report.get("seconds", {}).items()],
         "settings": flat(report.get("settings", {})),

@@ -105,6 +105,7 @@ _REPORT = {
     "not_pruned": [{"group": str, "width": COUNT, "why": str}],
     "recovery": Maybe(_RECOVERY),
     "limits": [str],
+    "notes": Maybe([str]),
     "seconds": Each(FINITE),
 }
 

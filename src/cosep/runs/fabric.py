@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from cosep.config import DeviceConfig
+from cosep.errors import ConfigError
 from cosep.rebuilding.fit import ALONE, Team
 from cosep.records import ClassMoments
 
@@ -30,13 +31,20 @@ def launched(config: DeviceConfig) -> Fabric:
         warnings.simplefilter("ignore")  # advice about other devices and plugins than the ones that were asked for
         several = config.devices * config.nodes > 1 or "TORCHELASTIC_RUN_ID" in os.environ
         devices = int(os.environ.get("LOCAL_WORLD_SIZE", config.devices))
-        fabric = Fabric(
-            accelerator=config.accelerator,
-            devices=devices,
-            num_nodes=config.nodes,
-            precision=config.precision,  # type: ignore[arg-type]
-            strategy="ddp" if several else "auto",
-        )
+        try:
+            fabric = Fabric(
+                accelerator=config.accelerator,
+                devices=devices,
+                num_nodes=config.nodes,
+                precision=config.precision,  # type: ignore[arg-type]
+                strategy="ddp" if several else "auto",
+            )
+        except Exception as error:  # Lightning has a class of its own for each kind of mistake
+            first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise ConfigError(
+                f"device.accelerator is {config.accelerator!r}, device.devices {devices} and device.precision "
+                f"{config.precision!r}, which is not to be had here: {first}"
+            ) from error
         if several:
             _launch(fabric)
     return fabric

@@ -16,9 +16,10 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from cosep.config import upgraded
 from cosep.errors import ConfigError, RunError
+from cosep.runs.sameness import IDENTITY, other_run, warn_of_another_machine
 from cosep.storage.files import Seal, damage, is_inside, seal_of, sync
 from cosep.storage.folder import FILES, GATHERING, MANIFEST, READY
 from cosep.storage.schemas import COUNT, Each, Maybe, Where, misfit
@@ -37,6 +39,7 @@ from cosep.storage.toml import read_toml, to_toml
 CHECKPOINT_FORMAT = 2
 CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint.safetensors"
 EVIDENCE, PAGE = "evidence", "report.html"
+_EVIDENCE = re.compile(r"\d+\.safetensors")
 _LOCK, _BEGUN = ".lock", ".tmp-"  # what a file is called until it is whole, before its own name
 _OURS = (CONFIG, LOG, CHECKPOINT, EVIDENCE, PAGE, _LOCK, MANIFEST, *FILES, GATHERING, READY)
 
@@ -50,6 +53,12 @@ _ABOUT = {
         Where([COUNT], lambda shape: 0 < math.prod(shape) <= MOST_INPUTS, f"a shape of 1 to {MOST_INPUTS} numbers")
     ),
 }
+_PLAIN = (bool, int, float, str)
+_FACT = Where(
+    object,
+    lambda value: all(isinstance(part, _PLAIN) for part in (value if isinstance(value, (list, tuple)) else [value])),
+    "text, a number, true or false, or a list of those",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +185,11 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
 
     if found := misfit(description.get("about", {}), _ABOUT, "about"):
         raise ConfigError(f"{found}.")
+    if found := misfit(description.get("about", {}), Each(_FACT), "about"):
+        raise ConfigError(f"{found}. Convert it first (`.item()` or `.tolist()` for tensors and arrays).")
     refuse_links(folder)
     lock = FileLock(folder / _LOCK)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     with failing_as_ours(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -186,21 +198,56 @@ def opened(folder: Path, description: Mapping[str, Any]) -> Iterator[Run]:
             raise RunError(
                 f"another process is writing {folder}. Wait until it ends, or choose another run folder."
             ) from None
+    claims = False
     try:
         path = folder / CONFIG
-        if path.exists():
+        _refuse_folders(folder)
+        strange = sorted(p.name for p in folder.iterdir() if p.name != _LOCK and not p.name.startswith(_BEGUN))
+        if path.exists() and not _is_unused(folder, strange):
             _refuse_other(path, description)
+        elif strange and not path.exists():
+            raise RunError(
+                f"{folder} is not a run folder: it holds {strange[0]} but no {CONFIG}. Choose an empty folder."
+            )
         else:
-            strange = sorted(p.name for p in folder.iterdir() if p.name != _LOCK and not p.name.startswith(_BEGUN))
-            if strange:
-                raise RunError(
-                    f"{folder} is not a run folder: it holds {strange[0]} but no {CONFIG}. Choose an empty folder."
-                )
+            claims = True
             with failing_as_ours(path):
                 write_atomically(path, to_toml(description).encode())
         yield Run(folder, seal_of(path.read_bytes()))
+    except BaseException:
+        if claims and not _has_begun(folder):
+            _give_up(folder, made)
+        raise
     finally:
         lock.release()
+
+
+def _is_unused(folder: Path, names: Iterable[str]) -> bool:
+    """Whether a start claimed the folder and was killed before it computed anything: nothing of it is worth keeping."""
+    return set(names) <= {CONFIG, LOG} and IDENTITY in read_description(folder)
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a run in the folder has computed anything that it could go on from."""
+    return any(os.path.lexists(folder / name) for name in (CHECKPOINT, EVIDENCE, MANIFEST, *FILES, GATHERING, READY))
+
+
+def _give_up(folder: Path, made: list[Path]) -> None:
+    """Take back what a start wrote that failed before it computed anything: the next may be another run."""
+    with suppress(OSError):
+        for name in (CONFIG, LOG):
+            (folder / name).unlink(missing_ok=True)
+        if made:
+            (folder / _LOCK).unlink(missing_ok=True)
+        for path in made:
+            path.rmdir()
+
+
+def _refuse_folders(folder: Path) -> None:
+    """Refuse a run folder in which the name of a file of ours is a folder's, before anything is changed."""
+    for name in (CONFIG, LOG, CHECKPOINT, PAGE, MANIFEST, *FILES):
+        if (folder / name).is_dir():
+            raise RunError(f"{folder / name} is a folder; a run keeps a file there. Choose another run folder.")
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -213,6 +260,22 @@ def read_description(folder: Path) -> dict[str, Any]:
     if found := misfit(described, {"about": Maybe(_ABOUT)}, str(path)):
         raise RunError(f"{found}. Put back a copy of it.")
     return described
+
+
+def files_of_run(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """The files that a run made in its folder, the folders it made inside, and what else lies there."""
+    inner = [folder / name for name in (EVIDENCE, GATHERING, READY)]
+    folders = [path for path in inner if path.is_dir() and not path.is_symlink()]
+    files: list[Path] = []
+    others: list[Path] = []
+    for place in (folder, *folders):
+        for path in sorted(place.iterdir()):
+            if path in folders:
+                continue
+            name = path.name.removeprefix(_BEGUN)
+            ours = name in (*FILES, MANIFEST) or (name in _OURS if place == folder else bool(_EVIDENCE.fullmatch(name)))
+            (files if ours and not path.is_dir() else others).append(path)
+    return files, folders, others
 
 
 def refuse_links(folder: Path) -> None:
@@ -233,17 +296,17 @@ def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
     if "seed" in read.get("select", {}):
         stored = {**new, **stored}
     wanted = flat(json.loads(json.dumps(description)))
-    for name in sorted(stored.keys() | wanted.keys()):
-        if name not in stored:
+    if other := other_run(stored, wanted):
+        if other.startswith("that says nothing"):
             raise RunError(
-                f"{path.parent} belongs to another run, or its {path.name} was damaged: that says nothing of {name}, "
-                f"which is {wanted[name]!r} here. Choose another run folder, or put back a copy of {path.name}."
+                f"{path.parent} belongs to another run, or its {path.name} was damaged: {other}. Choose another run "
+                f"folder, or put back a copy of {path.name}."
             )
-        if stored[name] != wanted.get(name):
-            raise RunError(
-                f"{path.parent} belongs to another run: its {name} is {stored[name]!r}, this one's is "
-                f"{wanted.get(name)!r}. Choose another run folder, or use the settings in {path.name}."
-            )
+        raise RunError(
+            f"{path.parent} belongs to another run: {other}. Choose another run folder, or use what {path.name} says."
+        )
+    if not any(os.path.lexists(path.parent / place) for place in (MANIFEST, READY)):  # a result is only read
+        warn_of_another_machine(path.parent, stored, wanted)
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from cosep.config import PruneConfig, preset, replace_settings, settings
 from cosep.criteria import Criterion, OwnCriterion, criterion
 from cosep.errors import ConfigError, PlanError
 from cosep.groups import find_groups
+from cosep.models.formats import in_fast_format
 from cosep.records import Group, Plan, Selection
 from cosep.runs.fabric import launched
 from cosep.runs.folder import Run, opened, weights_digest
@@ -30,6 +31,7 @@ from cosep.runs.preflight import (
     classes_of,
     first_input,
 )
+from cosep.runs.sameness import identity_of
 from cosep.runs.state import Batches, Callbacks, Choose, Clock, Job, Recover
 from cosep.selection.rules import OwnRule, WidthRule, width_rule
 from cosep.surgery import copied
@@ -95,10 +97,9 @@ class Opening:
         """What stays the same all through the run; model and data are tried with one batch of each."""
         request, config = self.request, self.chain.config
         original = self.fabric.to_device(copied(self.model))
-        if config.device.channels_last:
-            original = original.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         example = first_input(request.calibration) if request.example_input is None else request.example_input
         example = self.fabric.to_device(example)[:1]
+        original, format_note = in_fast_format(original, example) if config.device.channels_last else (original, "")
         classes = classes_of(original, example)
         check_data(original, example, classes, request.loaders)
         means = budget(request.calibration if request.train is None else request.train, config)
@@ -127,6 +128,7 @@ class Opening:
             run=self.folder,
             clock=Clock(),
             given=checked_widths(request.widths or {}, groups),
+            notes=(format_note,) if format_note else (),
         )
 
 
@@ -143,7 +145,14 @@ def opened_request(request: Request) -> Iterator[Opening]:
         fabric = launched(chain.config.device)
         folder = None
         if request.run is not None and fabric.is_global_zero:
-            folder = stack.enter_context(opened(Path(request.run), description(request, model, chain)))
+            described = description(request, model, chain) | identity_of(
+                copied(model),
+                request.loaders,
+                request.example_input,
+                seed=chain.config.seed,
+                device=fabric.device.type,
+            )
+            folder = stack.enter_context(opened(Path(request.run), described))
         yield Opening(request, model, chain, fabric, folder)
 
 

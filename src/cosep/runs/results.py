@@ -14,7 +14,8 @@ from cosep.measurement.measurement import Measurement
 from cosep.models.modes import laid_out_like
 from cosep.records import Cost, Group, Plan, Selection
 from cosep.reporting.folders import draw_page
-from cosep.runs.folder import Run
+from cosep.runs.folder import Run, weights_digest
+from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
 from cosep.runs.probing import LATENCY_REPEATS
 from cosep.runs.recovering import held_out_accuracy
@@ -34,9 +35,13 @@ class PruneResult:
     plan: Plan
     report: dict[str, Any]
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the network, the plan and the report; `cosep.load` reads them back."""
-        return save(folder, self.model, self.plan, self.report)
+    def save(self, folder: str | Path, *, evaluate: Batches | None = None) -> Path:
+        """Write the network, the plan and the report; `cosep.load` reads them back.
+
+        Where the network was changed since, by training it on, the report says that its accuracies are older ones; the
+        test accuracy is measured again on `evaluate`, if given.
+        """
+        return save(folder, self.model, self.plan, present_report(self.model, self.report, evaluate))
 
 
 def entry_of(group: Group, selection: Selection, check: MaskedCheck | None) -> dict[str, Any]:
@@ -70,6 +75,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
         "damage": dict(state.damage),
         "tried": [asdict(each) for each in state.tried],
         "rebuild": dict(state.rebuild),
+        "notes": list(job.notes),
         "seconds": {stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
     }
 
@@ -94,6 +100,7 @@ def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | N
         notes=state.limit_notes,
     )
     pruned = laid_out_like(state.model.to(next(model.parameters()).device), model)
+    report["weights_sha256"] = weights_digest(pruned)
     result = PruneResult(pruned, plan, report)
     if job.run:
         # Logged before, so that the manifest can vouch for the log; if saving fails, the next start takes it back.

@@ -85,6 +85,7 @@ class Job:
     rule: WidthRule
     run: Run | None
     clock: Clock
+    notes: tuple[str, ...] = ()  # what a reader of the report should know of the whole run
     before: Mapping[str, Any] = field(default_factory=dict)  # the unpruned network's figures
     given: Mapping[str, int] = field(default_factory=dict)  # the caller's widths
     memory: dict[str, Any] = field(default_factory=dict)  # what was gathered of the uncut network, to be used again

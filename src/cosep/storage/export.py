@@ -40,8 +40,9 @@ class ExportCheck:
 
     def __str__(self) -> str:
         return (
-            f"{self.path}  {self.size_bytes:,} bytes, largest difference {self.max_difference:.3g} "
-            f"(outputs up to {self.max_output:.3g}, batches of {' and '.join(map(str, self.batches))})"
+            f"{self.path}  {self.size_bytes:,} bytes{f', opset {self.opset}' if self.opset else ''}, "
+            f"largest difference {self.max_difference:.3g} (outputs up to {self.max_output:.3g}, "
+            f"batches of {' and '.join(map(str, self.batches))})"
         )
 
 
@@ -86,6 +87,11 @@ def export_onnx(
     for node in proto.graph.node:
         del node.metadata_props[:]
     used = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), None)
+    if opset is not None and used != opset:  # where it cannot convert, the exporter keeps its own without a word
+        raise ExportError(
+            f"the exporter could not write the model with operator set {opset}: it gave {used}. Nothing was written. "
+            f"Ask for {used} or later, or leave the choice to it."
+        )
 
     def write(beside: Path) -> tuple[float, float]:
         onnx.save_model(proto, os.fspath(beside))

@@ -109,7 +109,7 @@ def copied(model: nn.Module) -> nn.Module:
     try:
         for parameter in gradients:
             parameter.grad = None
-        return copy.deepcopy(model)
+        copies = copy.deepcopy(model)
     except Exception as error:
         raise TraceError(
             f"the model cannot be copied ({type(error).__name__}: {error}). "
@@ -118,6 +118,13 @@ def copied(model: nn.Module) -> nn.Module:
     finally:
         for parameter, gradient in gradients.items():
             parameter.grad = gradient
+    own = set(model.parameters())
+    if copies is model or not own.isdisjoint(copies.parameters()):
+        raise TraceError(
+            f"a copy of the model is the model itself, or shares its weights, so it would be cut instead of a copy. "
+            f"Correct or remove the `__deepcopy__` of {type(model).__name__} or of a module in it."
+        )
+    return copies
 
 
 class _Surgeon:
