@@ -131,7 +131,7 @@ def pruned(args: argparse.Namespace, model: torch.nn.Module, data: Data, count: 
         run=args.runs / f"{without_folder(args.model).replace(':', '-')}-{count}",
         about={"model": args.model, "data": args.data},
     )
-    return {"accuracy": result.report["after"]["accuracy"], "macs": result.report["change"]["macs"]}
+    return {"accuracy": result.report.after.accuracy, "macs": result.report.change.macs}
 
 
 def table(cells: dict[str, dict], args: argparse.Namespace) -> str:

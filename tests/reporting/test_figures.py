@@ -64,7 +64,8 @@ def test_all_figures_of_a_real_run_are_drawn_twice_and_said_in_words(real_run, t
 
 
 def test_runs_with_other_m_make_the_figure_of_accuracy_against_m(tmp_path):
-    few = record(name="few", settings={"seed": 0, "profile": {"max_classes": 2}})
+    select = {"degree": 3, "representative": "weighted"}
+    few = record(name="few", settings={"seed": 0, "select": select, "profile": {"max_classes": 2}})
     write_figures([record(), few], tmp_path)
     assert (tmp_path / "accuracy-against-m.svg").exists()
     assert "M = 2: 91.00 %" in (tmp_path / "figures.md").read_text()

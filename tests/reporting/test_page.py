@@ -21,6 +21,7 @@ from cosep.reporting.page import (
     run_page,
     summary,
 )
+from cosep.reporting.records import HeldOut
 from cosep.reporting.run import short_name
 from cosep.reporting.words import change, count, duration, points, reason_in_words, size
 from cosep.runs.state import Callbacks
@@ -153,15 +154,13 @@ def test_a_group_kept_whole_loses_no_separator():
 
 def test_a_page_without_evidence_accuracy_or_latency_can_be_drawn():
     run = without_evidence(record())
-    nothing = {"accuracy": None, "latency": None}
-    report = {
-        **run.report,
-        "before": {**run.report["before"], **nothing},
-        "after": {**run.report["after"], **nothing},
-        "change": {**run.report["change"], "accuracy": None, "speedup": None},
-        "holdout_accuracy": {"before": None, "after": None},
-        "recovery": None,
-    }
+    report = replace(
+        run.report,
+        before=replace(run.report.before, accuracy=None, latency=None),
+        after=replace(run.report.after, accuracy=None, latency=None),
+        holdout_accuracy=HeldOut(),
+        recovery=None,
+    )
     found = documents(run_page(replace(run, report=report, about={})))
     assert found["run"]["headline"][0]["after"] == "not measured"
     assert found["group-0"]["matrix"] is None

@@ -14,6 +14,7 @@ from cosep.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from cosep.reporting.agreement import Agreement
+    from cosep.reporting.records import Report
     from cosep.reporting.run import RunRecord
 
 
@@ -71,16 +72,16 @@ def report_command(
 def _as_json(records: list[RunRecord]) -> dict[str, Any]:
     """The report of one run, or what the comparison page shows of several."""
     if len(records) == 1:
-        return dict(records[0].report)
+        return records[0].report.to_document()
     from cosep.reporting.comparison import comparison_document
 
     return comparison_document(records)
 
 
-def _summarise(report: Any) -> None:
-    for entry in report["groups"]:
-        console.print(group_line(entry, report["before"]["macs"]), highlight=False, markup=False, soft_wrap=True)
-    for note in report["limits"]:
+def _summarise(report: Report) -> None:
+    for outcome in report.groups:
+        console.print(group_line(outcome, report.before.macs), highlight=False, markup=False, soft_wrap=True)
+    for note in report.limits:
         console.print(printable(note), highlight=False, markup=False)
     console.print(summary_table(report))
 
@@ -91,7 +92,7 @@ def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) ->
     from cosep.data import load_data
     from cosep.reporting.folders import agreements_of
 
-    config = replace_settings(preset(), record.report["settings"])
+    config = replace_settings(preset(), record.report.settings)
     if not record.about.get("checkpoint"):
         raise RunError(
             f"{folder}/config.toml names no checkpoint, so the unpruned network cannot be observed again. "

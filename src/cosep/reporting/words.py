@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from cosep.records import GroupPlan
+from cosep.records import Compensation, GroupPlan, Outcome, known
 
 WHOLE = {
     "no knee": "The fitted curve has no knee: no width stands out, so the group was kept whole.",
@@ -24,7 +23,7 @@ STAYS = {
 }
 
 
-def reason_in_words(plan: GroupPlan, entry: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, Any]) -> list[str]:
     """Sentences that say which rule chose the width of a group and what was done about it."""
     chosen, kept, width = plan.selection, len(plan.kept), plan.width
     said: list[str] = []
@@ -48,12 +47,11 @@ def reason_in_words(plan: GroupPlan, entry: Mapping[str, Any], settings: Mapping
         said.append(f"The width was given, by a limit or by the caller. Of each cluster one channel stays, {stays}.")
     else:
         said.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}.")
-    notes = list(entry.get("notes", ())) or list(chosen.notes if chosen else ())
+    notes = list(outcome.notes) or list(chosen.notes if chosen else ())
     said += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     if chosen and len(chosen.kept) != kept and kept == width:
         said.append(f"The curve and the clusters below led to {len(chosen.kept)} channels, which were not kept to.")
-    for repair in entry.get("compensation", ()):
-        said.append(_repair_in_words(repair))
+    said += [_repair_in_words(repair) for repair in outcome.repairs]
     return said
 
 
@@ -61,21 +59,14 @@ def _rises(fit: tuple[float, ...]) -> bool:
     return len(fit) > 1 and all(b >= a for a, b in pairwise(fit))
 
 
-def _repair_in_words(repair: Mapping[str, Any]) -> str:
-    before, after = (finite(repair.get(key)) for key in ("error_before", "error_after"))
-    if not repair.get("applied") or before is None or after is None:
-        return f"The weights of {repair['consumer']} were only cut: {repair['reason']}."
+def _repair_in_words(repair: Compensation) -> str:
+    before, after = known(repair.error_before), known(repair.error_after)
+    if not repair.applied or before is None or after is None:
+        return f"The weights of {repair.consumer} were only cut: {repair.reason}."
     return (
-        f"The weights of {repair['consumer']} were solved again for the channels that stay: the error of its output on "
+        f"The weights of {repair.consumer} were solved again for the channels that stay: the error of its output on "
         f"images set aside fell from {percent(before)} to {percent(after)} of its variance."
     )
-
-
-def finite(value: Any) -> float | None:
-    """A number, or None for anything that is none."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
 
 
 def percent(share: float, digits: int = 1) -> str:
