@@ -36,7 +36,8 @@ def test_spearman_is_scipys_also_with_ties():
 
 
 def test_jaccard_counts_what_both_keep_of_what_either_keeps():
-    assert jaccard([agreement((0, 1, 2), (1, 2, 3)), agreement((0,), (0,))]) == pytest.approx(3 / 5)
+    found = [agreement((0, 1, 2), (1, 2, 3)), agreement((0,), (0,))]
+    assert jaccard(each.overlap for each in found) == pytest.approx(3 / 5)
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (9, [3, 3, 3])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,6 +87,13 @@ def _summarise(report: Report) -> None:
     console.print(summary_table(report))
 
 
+def _as_loaded(about: Mapping[str, Any]) -> dict[str, Any]:
+    """How the run loaded its data, as far as its config.toml says: another share or size gives other images."""
+    found = {name: about[name] for name in ("holdout", "batch_size") if name in about}
+    shape: list[int] = about.get("input") or []
+    return found | ({"image_size": shape[-1]} if len(shape) == 3 else {})
+
+
 def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) -> list[Agreement]:
     """Gaussian against histogram JM on the network that the run started from, with the run's own settings."""
     from cosep.config import preset, replace_settings
@@ -99,6 +107,6 @@ def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) ->
             "Leave out --data, or use cosep.reporting.folders.agreements_of in Python."
         )
     named = run_model(folder, trusted=trusted)
-    source = load_data(data, seed=config.seed, batch_size=128)
+    source = load_data(data, seed=config.seed, **_as_loaded(record.about))
     network = named.uncut()
     return agreements_of(network, source.calibration, config, [plan.group for plan in record.plan.groups])
