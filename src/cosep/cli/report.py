@@ -80,11 +80,15 @@ def _as_json(records: list[RunRecord]) -> dict[str, Any]:
 
 
 def _summarise(report: Report) -> None:
+    from cosep.reporting.words import warnings_in_words
+
     for outcome in report.groups:
         console.print(group_line(outcome, report.before.macs), highlight=False, markup=False, soft_wrap=True)
     for note in report.limits:
         console.print(printable(note), highlight=False, markup=False)
     console.print(summary_table(report))
+    for line in warnings_in_words(report):
+        console.print(printable(f"warning: {line}"), style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def _as_loaded(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,8 +15,8 @@ from cosep.records import GroupPlan, Latency, Outcome, RecoveryRecord, Selection
 from cosep.reporting.evidence import Evidence
 from cosep.reporting.html import assembled, packed
 from cosep.reporting.records import Report
-from cosep.reporting.run import RunRecord
-from cosep.reporting.words import change, count, duration, percent, points, reason_in_words, size
+from cosep.reporting.run import RunRecord, short_name
+from cosep.reporting.words import change, count, duration, percent, points, reason_in_words, size, warnings_in_words
 
 SCRIPTS = ("charts.js", "run.js")
 MATRIX_ENTRIES = 1_800_000  # bytes of all the profile matrices together: the page stays below 6 MB
@@ -57,6 +60,7 @@ def run_document(run: RunRecord) -> dict[str, Any]:
                 "accuracy": outcome.accuracy,
                 "macs": outcome.macs,
                 "parameters": outcome.parameters,
+                "trained": outcome.recovery is not None,
             }
             for outcome, plan, _ in run.groups()
         ],
@@ -67,13 +71,48 @@ def run_document(run: RunRecord) -> dict[str, Any]:
             "accuracy": report.holdout_accuracy.before,
         },
         "not_pruned": [[skip.group, skip.width, skip.why] for skip in report.not_pruned],
-        "limits": list(report.limits),
+        "limits": [note for note in report.limits if "cannot be brought to" not in note],
+        "warnings": warnings_in_words(report),
+        "by_class": class_document(run),
+        "made": [] if report.made is None else [[name, value] for name, value in asdict(report.made).items()],
+        "next": next_steps(run),
         "recovery": recovery_document(report.recovery),
         "seconds": [[stage, seconds] for stage, seconds in report.seconds.items()],
         "settings": flat(report.settings),
-        "about": [[key, str(value)] for key, value in run.about.items() if key not in ("class_names", "input")],
+        "about": [[key, placeless(value)] for key, value in run.about.items() if key not in ("class_names", "input")],
         "classes": [run.class_name(label) for label in range(_classes(run))],
     }
+
+
+def class_document(run: RunRecord) -> list[list[Any]]:
+    """Name, accuracy before and after of every class of the test data, those that lost most first."""
+    before, after = run.report.before.by_class, run.report.after.by_class
+    if before is None or after is None or len(before) != len(after):
+        return []
+    rows = [
+        [run.class_name(label), one, other]
+        for label, (one, other) in enumerate(zip(before, after, strict=True))
+        if one is not None and other is not None
+    ]
+    return sorted(rows, key=lambda row: row[2] - row[1])
+
+
+def next_steps(run: RunRecord) -> list[list[str]]:
+    """What to do with the network now: in words, and as a command or a line of Python."""
+    folder = shlex.quote(run.name)
+    steps = [["Load it in Python", f"model = cosep.load({run.name!r}, build)  # build: what makes the uncut network"]]
+    if run.about.get("model"):
+        steps += [
+            ["Time it on this machine", f"cosep bench {folder}"],
+            ["Write it for other runtimes", f"cosep export {folder} --onnx model.onnx"],
+        ]
+    return [*steps, ["Draw the figures of this run", f"cosep report {folder} --figures figures/"]]
+
+
+def placeless(value: object) -> str:
+    """A fact as text; of a path, only its last part: a page is made to be handed on."""
+    text = short_name(str(value))
+    return re.split(r"[/\\]", text.rstrip("/\\"))[-1] if re.search(r"[/\\]", text) else text
 
 
 def summary(run: RunRecord) -> str:

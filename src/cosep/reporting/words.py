@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cosep.records import Compensation, GroupPlan, Outcome, known
+from cosep.records import Compensation, GroupPlan, Outcome, Selection, known
+
+if TYPE_CHECKING:
+    from cosep.reporting.records import Report
 
 WHOLE = {
     "no knee": "The fitted curve has no knee: no width stands out, so the group was kept whole.",
@@ -33,10 +36,7 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, An
     if whole:
         said.append(whole)
     elif plan.reason == "knee" and chosen and chosen.k is not None:
-        said.append(
-            f"The knee of the fitted silhouette curve is at k = {chosen.k}: up to there each further cluster makes the "
-            f"channels' profiles clearly better separated, beyond it hardly."
-        )
+        said.append(f"The knee of the fitted silhouette curve is at k = {chosen.k}{_slopes(chosen)}.")
         said.append(f"Of each of the {chosen.k} clusters one channel stays, {stays}.")
         if select.get("degree") == 2 and _rises(chosen.fit):
             said.append(
@@ -55,6 +55,20 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, An
     return said
 
 
+def _slopes(chosen: Selection) -> str:
+    """What a further cluster adds to the fitted curve before and beyond its knee: the reader sees the same curve."""
+    if chosen.k not in chosen.candidates or len(chosen.fit) != len(chosen.candidates):
+        return ""
+    place, last = chosen.candidates.index(chosen.k), len(chosen.fit) - 1
+    if not 0 < place < last:
+        return ""
+    slopes = [
+        (chosen.fit[b] - chosen.fit[a]) / max(chosen.candidates[b] - chosen.candidates[a], 1)
+        for a, b in ((0, place), (place, last))
+    ]
+    return f": a further cluster adds {slopes[0]:+.2g} to it on average up to there, {slopes[1]:+.2g} beyond"
+
+
 def _rises(fit: tuple[float, ...]) -> bool:
     return len(fit) > 1 and all(b >= a for a, b in pairwise(fit))
 
@@ -67,6 +81,32 @@ def _repair_in_words(repair: Compensation) -> str:
         f"The weights of {repair.consumer} were solved again for the channels that stay: the error of its output on "
         f"images set aside fell from {percent(before)} to {percent(after)} of its variance."
     )
+
+
+LARGE_DROP = 0.05  # of the accuracy, as a share of all samples
+
+
+def warnings_in_words(report: Report) -> list[str]:
+    """What a reader must not overlook: a limit missed, training that lost or stopped, a large drop, a failed check."""
+    said = [f"{note[:1].upper()}{note[1:]}." for note in report.limits if "cannot be brought to" in note]
+    final, last = report.recovery, report.groups[-1].accuracy if report.groups else None
+    if final and final.accuracy is not None and last is not None and final.accuracy < last:
+        said.append(
+            f"The recovery made the network worse: held-out accuracy fell from {percent(last, 2)} to "
+            f"{percent(final.accuracy, 2)} in {final.updates:,} updates."
+        )
+    said += [f"A recovery {r.outcome}." for r in report.recoveries if r.outcome.startswith("stopped")]
+    held = report.holdout_accuracy
+    for name, before, after in (
+        ("Test", report.before.accuracy, report.after.accuracy),
+        ("Held-out", held.before, held.after),
+    ):
+        if before is not None and after is not None and after - before <= -LARGE_DROP:
+            said.append(f"{name} accuracy fell by {100 * (before - after):.1f} points, to {percent(after, 2)}.")
+    failed = [outcome.group for outcome in report.groups if "did not equal its masked copy" in outcome.reason]
+    if failed:
+        said.append(f"Kept whole, as the cut did not pass the check against a masked copy: {', '.join(failed)}.")
+    return said
 
 
 def percent(share: float, digits: int = 1) -> str:
