@@ -203,8 +203,8 @@ def summary(rows: list[dict], family: str) -> str:
     cuts, constant = sum(r["cut"] for r in ran), sum(r["vacuous"] for r in ran)
     saved = sum(r["saved"] == "yes" for r in ran)
     return (
-        f"{family}: {len(of)} CNNs, {len(of) - len(ran)} ended in an error; {len(pruned)} pruned, {len(checked)} of them"
-        f" with every interior cut checked ({cuts} cuts, {constant} on constant outputs); {saved} came back from disk; "
+        f"{family}: {len(of)} CNNs, {len(of) - len(ran)} ended in an error; {len(pruned)} pruned, "
+        f"{len(checked)} of them with every interior cut checked ({cuts} cuts, {constant} on constant outputs); {saved} came back from disk; "
         f"all of this at once: {fine} ({100 * fine / max(1, len(of)):.0f} %)."
     )
 
@@ -214,14 +214,15 @@ def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
         "# Supported models",
         "",
         "What happened when half of the channels of every interior group was removed from models with random weights",
-        "(`benchmarks/breadth.py` makes this page; inputs of the size given). *Masked copy* is the largest difference between",
-        "a cut model and its masked copy, relative to the largest value; a cut that differs is taken back.",
+        "(`benchmarks/breadth.py` makes this page; inputs of the size given). *Masked copy* is the largest",
+        "difference between a cut model and its masked copy, relative to the largest value; a cut that differs is taken back.",
         "*Saved*: written, read back from the constructor, and the same bits. *Tied* groups belong to scope `all`.",
         "*ONNX*: the largest relative difference in ONNX Runtime; – where it was not run.",
         "",
         *[f"- {summary(rows, family)}" for family in ("torchvision", "timm")],
         "",
-        "| model | input | groups | interior | cut | tied | not prunable, and why | MACs left | masked copy | saved | ONNX |",
+        "| model | input | groups | interior | cut | tied | not prunable, and why | "
+        "MACs left | masked copy | saved | ONNX |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
