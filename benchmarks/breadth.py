@@ -204,7 +204,8 @@ def summary(rows: list[dict], family: str) -> str:
     saved = sum(r["saved"] == "yes" for r in ran)
     return (
         f"{family}: {len(of)} CNNs, {len(of) - len(ran)} ended in an error; {len(pruned)} pruned, "
-        f"{len(checked)} of them with every interior cut checked ({cuts} cuts, {constant} on constant outputs); {saved} came back from disk; "
+        f"{len(checked)} of them with every interior cut checked ({cuts} cuts, "
+        f"{constant} on constant outputs); {saved} came back from disk; "
         f"all of this at once: {fine} ({100 * fine / max(1, len(of)):.0f} %)."
     )
 
@@ -215,7 +216,8 @@ def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
         "",
         "What happened when half of the channels of every interior group was removed from models with random weights",
         "(`benchmarks/breadth.py` makes this page; inputs of the size given). *Masked copy* is the largest",
-        "difference between a cut model and its masked copy, relative to the largest value; a cut that differs is taken back.",
+        "difference between a cut model and its masked copy, relative to the largest value; a cut that differs is taken",
+        "back.",
         "*Saved*: written, read back from the constructor, and the same bits. *Tied* groups belong to scope `all`.",
         "*ONNX*: the largest relative difference in ONNX Runtime; – where it was not run.",
         "",
