@@ -17,6 +17,7 @@ from common import run, short_names
 from paper import figures, key
 
 from cosep.plugins import without_folder
+from cosep.reporting import Report
 from cosep.runs.folder import read_description
 from cosep.storage.artifacts import read_documents
 
@@ -46,7 +47,7 @@ def times(folder: Path, model: str, data: str) -> dict:
     return {
         "model": without_folder(named.get("model", model)),
         "data": without_folder(named.get("data", data)),
-        "seconds": read_documents(folder)[1]["seconds"],
+        "seconds": dict(Report.from_document(read_documents(folder)[1]).seconds),
     }
 
 

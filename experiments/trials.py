@@ -88,7 +88,7 @@ class Bench:
             )
             entry = asdict(trial_of(method, seed, result, source.test, device=config.device))
             entry["widths"] = {plan.group: len(plan.kept) for plan in result.plan.groups}
-            entry["knees"] = sum(plan.selection.k is not None for plan in result.plan.groups)
+            entry["knees"] = knees(result.plan)
             self._keep(name, entry)
             print(f"{name}: {100 * entry['accuracy']:.2f} %, MACs {100 * entry['macs']:.1f} %", flush=True)
         return self.cells[name]
@@ -100,6 +100,11 @@ class Bench:
     def _keep(self, name: str, cell: dict[str, Any]) -> None:
         self.cells[name] = cell
         kept_cells.write(self.file, self.about, self.cells)
+
+
+def knees(plan: cosep.Plan) -> int:
+    """In how many groups a knee decided the width; one that was given is none, whatever it was clustered into."""
+    return sum(group.reason == "knee" for group in plan.groups)
 
 
 def spread(values: Iterable[float]) -> str:

@@ -43,7 +43,8 @@ from cosep.pipeline import plan, prune
 from cosep.profiles import profiles as separability_profiles
 from cosep.profiles import separability_space
 from cosep.rebuilding import compensate, reestimate_batchnorm
-from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Plan, Selection, Space
+from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Outcome, Plan, Selection, Space
+from cosep.reporting.records import Report
 from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
 from cosep.selection import select
@@ -73,6 +74,7 @@ __all__ = [
     "LimitConfig",
     "ModelError",
     "ObserveConfig",
+    "Outcome",
     "Plan",
     "PlanError",
     "Probe",
@@ -81,6 +83,7 @@ __all__ = [
     "PruneResult",
     "RecoverConfig",
     "RecoveryError",
+    "Report",
     "RunError",
     "SelectConfig",
     "Selection",

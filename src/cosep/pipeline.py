@@ -22,7 +22,7 @@ from cosep.runs.fabric import same_weights_everywhere
 from cosep.runs.opening import Request, only_deciding, opened_request
 from cosep.runs.planning import decided_plan, planned, planned_ahead
 from cosep.runs.recovering import held_out_accuracy, keep, recovered
-from cosep.runs.results import PruneResult, entry_of, finished_run, result_there
+from cosep.runs.results import PruneResult, finished_run, outcome_of, result_there
 from cosep.runs.state import Batches, Callbacks, Choose, Job, Recover, State, calibration_pass, from_checkpoint
 from cosep.selection.rules import WidthRule
 from cosep.surgery import MaskedCheck, copied, cut_all_checked, cut_checked
@@ -129,10 +129,10 @@ def _cut(job: Job, state: State, groups: Sequence[Group], selections: Sequence[S
         model=model,
         layout=layout,
         plans=(*state.plans, *(GroupPlan(g.name, selection=each) for g, each in zip(groups, done, strict=True))),
-        entries=(
-            *state.entries,
+        outcomes=(
+            *state.outcomes,
             *(
-                entry_of(group, each, checks.get(group.name), repairs.get(group.name, ()))
+                outcome_of(group, each, checks.get(group.name), repairs.get(group.name, ()))
                 for group, each in zip(groups, done, strict=True)
             ),
         ),
@@ -146,7 +146,7 @@ def _outcome(selection: Selection, check: MaskedCheck | None) -> Selection:
     """What came of a selection: all channels where the cut did not compute what its masked copy does."""
     if check is None or check.equal:
         return selection
-    reason = f"the cut did not equal its masked twin ({check.reason}): kept whole"
+    reason = f"the cut did not equal its masked copy ({check.reason}): kept whole"
     return replace(selection, kept=tuple(range(selection.channels)), reason=reason)
 
 
@@ -182,7 +182,7 @@ def _rebuilt(job: Job, state: State) -> State:
 
 def _settled(job: Job, state: State) -> State:
     """The last figures of the groups just cut; where they cost more accuracy than allowed, the network from before."""
-    fresh = [entry for entry in state.entries if "macs" not in entry]
+    fresh = [outcome for outcome in state.outcomes if not outcome.measured]
     if state.waiting or not fresh:
         return state
     found = held_out_accuracy(job, state.model)
@@ -191,18 +191,21 @@ def _settled(job: Job, state: State) -> State:
         found = held_out_accuracy(job, back.model)
         plan = state.plans[-1]
         whole = plan.keeping(tuple(range(plan.width)), reason)
-        fresh = [{**fresh[0], "kept": plan.width, "reason": reason}]
+        fresh = [replace(fresh[0], kept=plan.width, reason=reason)]
         state = replace(state, model=back.model, layout=back.layout, plans=(*back.plans, whole))
-    with job.stage("measure", "" if job.config.order == "together" else fresh[-1]["group"]):
-        size = {"macs": macs(state.model, job.example), "parameters": parameters(state.model)}
+    with job.stage("measure", "" if job.config.order == "together" else fresh[-1].group):
+        cost, size = macs(state.model, job.example), parameters(state.model)
     last = len(fresh) - 1  # one figure after the cut of all of them
-    fresh = [{**entry, "accuracy": found if i == last else None, **size} for i, entry in enumerate(fresh)]
-    for entry in fresh:
+    fresh = [
+        replace(outcome, accuracy=found if i == last else None, macs=cost, parameters=size)
+        for i, outcome in enumerate(fresh)
+    ]
+    for outcome in fresh:
         if job.run:
-            job.run.log("group", **entry)
+            job.run.log("group", **outcome.to_document())
         if job.callbacks.on_group:
-            job.callbacks.on_group(entry)
-    return replace(state, entries=(*state.entries[: -len(fresh)], *fresh), previous=None)
+            job.callbacks.on_group(outcome)
+    return replace(state, outcomes=(*state.outcomes[: -len(fresh)], *fresh), previous=None)
 
 
 def _too_much(job: Job, state: State, found: float | None) -> str:

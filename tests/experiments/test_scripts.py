@@ -113,6 +113,9 @@ def test_gaussian_against_histogram_on_the_digits(script, weights, tmp_path):
         assert all(
             fine >= coarse - 1e-6 for fine, coarse in zip(layer["64"]["scores"], layer["16"]["scores"], strict=True)
         )
+    layers = json.loads((tmp_path / "g.json").read_text())["cells"]["layers"]
+    both, either = (sum(layer["64"]["overlap_own_k"][side] for layer in layers) for side in (0, 1))
+    assert f"{100 * both / either:.1f} %" in rows[0]  # of all channels, not a mean over layers
     assert columns_of(script("gaussian_histogram", *words)) == rows
 
 

@@ -61,7 +61,7 @@ def test_conditions_are_named():
     assert (found.batch, found.threads, found.memory_format, found.device, found.runtime, found.repeats) == (
         2, 1, "channels_last", "cpu", "torch", 2,
     )  # fmt: skip
-    assert "a batch of 2, 1 threads, channels_last, torch on cpu" in str(found)
+    assert "a batch of 2, 1 thread, channels_last, torch on cpu" in str(found)
 
 
 def test_the_callers_models_and_threads_are_left_alone():
@@ -112,7 +112,9 @@ def test_measure_gathers_the_figures_of_a_model():
     batches = [(torch.eye(2), torch.tensor([0, 1]))]
     net = nn.Linear(2, 2, bias=False)
     nn.init.eye_(net.weight)
-    assert measure(net, torch.ones(1, 2), batches) == Measurement(macs=4, parameters=4, bytes=16, accuracy=1.0)
+    assert measure(net, torch.ones(1, 2), batches) == Measurement(
+        macs=4, parameters=4, bytes=16, accuracy=1.0, by_class=(1.0, 1.0)
+    )
     assert measure(net, torch.ones(1, 2)).accuracy is None
 
 

@@ -83,12 +83,12 @@ def test_uneven_batches_give_the_same_statistics_and_an_exact_accuracy(size):
     assert kept(result, "a") == kept(prune(Net(), [(x, y)]), "a")
     test_x, test_y = images(60, seed=8)
     right = (result.model(test_x).argmax(1) == test_y).double().mean()
-    assert result.report["after"]["accuracy"] == pytest.approx(float(right))
+    assert result.report.after.accuracy == pytest.approx(float(right))
 
 
 def test_a_single_image_at_the_end_can_be_trained_on_where_batchnorm_has_places_to_count():
     result = prune(Net(), batches(count=61), config=trained())
-    assert result.report["recovery"]["updates"] == 4
+    assert result.report.recovery.updates == 4
 
 
 class Pooled(Net):
@@ -107,13 +107,13 @@ def test_a_single_image_at_the_end_that_batchnorm_cannot_train_on_is_told_and_th
     with pytest.raises(RecoveryError, match=r"a batch of one image cannot be trained on.*drop_last=True"):
         prune(Pooled(), calibration, train=batches(count=61), config=settings_, run=tmp_path / "run")
     result = prune(Pooled(), calibration, train=batches(count=60), config=settings_, run=tmp_path / "run")
-    assert result.report["recovery"]["updates"] == 3
+    assert result.report.recovery.updates == 3
 
 
 def test_a_single_batch_is_enough_if_the_share_says_so():
     x, y = images(60)
     result = prune(Net(), [(x, y)], config=trained())
-    assert result.report["recovery"]["updates"] == 1
+    assert result.report.recovery.updates == 1
     with pytest.raises(ConfigError, match=r"recover.share is 0.25, which of 1 training batches gives no full batch"):
         prune(Net(), [(x, y)], config=trained(recover={"share": 0.25}))
 
@@ -177,7 +177,7 @@ def test_pixels_that_are_not_finite_in_training_end_it_with_the_last_good_weight
     bad = batches()
     bad[1] = (bad[1][0] * torch.nan, bad[1][1])
     result = prune(Net(), train=bad, config=trained())
-    assert result.report["recovery"]["outcome"].startswith("stopped: the loss of update 2 was nan; the weights of")
+    assert result.report.recovery.outcome.startswith("stopped: the loss of update 2 was nan; the weights of")
     assert all(bool(p.isfinite().all()) for p in result.model.parameters())
 
 
@@ -186,7 +186,7 @@ def test_images_with_pixels_that_are_not_finite_count_as_wrong():
     evaluate = [(torch.cat([x, x * torch.nan]), torch.cat([y, y]))]
     result = prune(Net(), batches(), evaluate)
     right = (result.model(x).argmax(1) == y).double().mean()
-    assert result.report["after"]["accuracy"] == pytest.approx(float(right) / 2)
+    assert result.report.after.accuracy == pytest.approx(float(right) / 2)
 
 
 # --- forms of batches ----------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_an_iterable_data_set_without_length_is_counted_and_gives_what_a_list_gi
     loader = DataLoader(Stream(), batch_size=20)
     odd = prune(Net(), loader, batches(seed=8), width=None, config=trained())
     usual = prune(Net(), batches(), batches(seed=8), width=None, config=trained())
-    assert odd.report["recovery"]["updates"] == usual.report["recovery"]["updates"] > 0
+    assert odd.report.recovery.updates == usual.report.recovery.updates > 0
     assert same_weights(odd.model, usual.model)
 
 
@@ -360,7 +360,7 @@ def test_a_loader_that_is_its_own_iterator_but_starts_anew_loses_no_batch():
 
     result = prune(Net(), batches(), Restarting())
     x, y = images(60, seed=8)
-    assert result.report["after"]["accuracy"] == pytest.approx(float((result.model(x).argmax(1) == y).double().mean()))
+    assert result.report.after.accuracy == pytest.approx(float((result.model(x).argmax(1) == y).double().mean()))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from cosep.cli.common import RunModel, TrustOption, check_example, console, print_json, run_model, shape_of
 from cosep.config import check_at_least, check_choice
-from cosep.measurement.latency import Latency, MemoryFormat
+from cosep.measurement.latency import MemoryFormat
+from cosep.records import Latency
 
 ModelOption = Annotated[
     str | None,

@@ -77,5 +77,5 @@ def prune_command(
     if not quiet:
         console.print(summary_table(result.report))
     if json:
-        print_json(result.report)
+        print_json(result.report.to_document())
     console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)

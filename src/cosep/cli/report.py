@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from cosep.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from cosep.reporting.agreement import Agreement
+    from cosep.reporting.records import Report
     from cosep.reporting.run import RunRecord
 
 
@@ -72,18 +74,29 @@ def report_command(
 def _as_json(records: list[RunRecord]) -> dict[str, Any]:
     """The report of one run, or what the comparison page shows of several."""
     if len(records) == 1:
-        return dict(records[0].report)
+        return records[0].report.to_document()
     from cosep.reporting.comparison import comparison_document
 
     return comparison_document(records)
 
 
-def _summarise(report: Any) -> None:
-    for entry in report["groups"]:
-        console.print(group_line(entry, report["before"]["macs"]), highlight=False, markup=False, soft_wrap=True)
-    for note in report["limits"]:
+def _summarise(report: Report) -> None:
+    from cosep.reporting.words import warnings_in_words
+
+    for outcome in report.groups:
+        console.print(group_line(outcome, report.before.macs), highlight=False, markup=False, soft_wrap=True)
+    for note in report.limits:
         console.print(printable(note), highlight=False, markup=False)
     console.print(summary_table(report))
+    for line in warnings_in_words(report):
+        console.print(printable(f"warning: {line}"), style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _as_loaded(about: Mapping[str, Any]) -> dict[str, Any]:
+    """How the run loaded its data, as far as its config.toml says: another share or size gives other images."""
+    found = {name: about[name] for name in ("holdout", "batch_size") if name in about}
+    shape: list[int] = about.get("input") or []
+    return found | ({"image_size": shape[-1]} if len(shape) == 3 else {})
 
 
 def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) -> list[Agreement]:
@@ -92,13 +105,13 @@ def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) ->
     from cosep.data import load_data
     from cosep.reporting.folders import agreements_of
 
-    config = replace_settings(preset(), record.report["settings"])
+    config = replace_settings(preset(), record.report.settings)
     if not record.about.get("checkpoint"):
         raise RunError(
             f"{folder}/config.toml names no checkpoint, so the unpruned network cannot be observed again. "
             "Leave out --data, or use cosep.reporting.folders.agreements_of in Python."
         )
     named = run_model(folder, trusted=trusted)
-    source = load_data(data, seed=config.seed, batch_size=128)
+    source = load_data(data, seed=config.seed, **_as_loaded(record.about))
     network = named.uncut()
     return agreements_of(network, source.calibration, config, [plan.group for plan in record.plan.groups])

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -17,33 +16,9 @@ from torch import Tensor, nn
 from cosep.config import check_at_least, check_choice
 from cosep.errors import ConfigError, ExportError
 from cosep.models.modes import device_of
+from cosep.records import Latency
 
 MemoryFormat = Literal["contiguous", "channels_last"]
-
-
-@dataclass(frozen=True)
-class Latency:
-    """The times of one model, in milliseconds a batch, and how often it was faster than the first model beside it."""
-
-    batch: int
-    median_ms: float
-    p10_ms: float
-    p90_ms: float
-    throughput: float  # samples a second, at the median
-    speedup: float  # the median, over the rounds, of (first model's time) / (this model's time); 1 for the first itself
-    speedup_p10: float
-    speedup_p90: float
-    repeats: int
-    threads: int
-    memory_format: str
-    device: str
-    runtime: str  # "torch" or "onnxruntime"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.median_ms:.3f} ms ({self.p10_ms:.3f} to {self.p90_ms:.3f}) a batch of {self.batch}, "
-            f"{self.threads} threads, {self.memory_format}, {self.runtime} on {self.device}"
-        )
 
 
 def latency(

@@ -194,7 +194,7 @@ def gaussian_histogram(run: RunRecord, agreements: Sequence[Agreement]) -> Drawn
     left.set_ylabel("mean JM, histogram")
     left.set_title(f"Spearman ρ = {rho:.3f}", fontsize=9)
     left.legend(frameon=False, fontsize=7)
-    overlaps = {name: jaccard(part) for name, part in parts.items()} | {"all": jaccard(agreements)}
+    overlaps = {name: jaccard(a.overlap for a in part) for name, part in {**parts, "all": agreements}.items()}
     bars = right.bar(
         list(overlaps), [100 * v for v in overlaps.values()], color=[PARTS.get(name, GREY) for name in overlaps]
     )

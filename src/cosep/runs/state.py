@@ -16,7 +16,7 @@ from cosep.criteria import Criterion
 from cosep.data.batches import pair_of
 from cosep.errors import RunError
 from cosep.rebuilding import PrefixCache
-from cosep.records import Group, GroupPlan, Layout, Plan, Selection
+from cosep.records import Group, GroupPlan, Layout, Outcome, Plan, RecoveryRecord, Selection
 from cosep.recovery import Progress
 from cosep.runs.folder import Checkpoint, Run
 from cosep.selection.rules import WidthRule
@@ -39,7 +39,7 @@ class Callbacks:
     # the groups to prune, how many an interrupted run has behind it, and the unpruned network's figures
     on_start: Callable[[tuple[Group, ...], int, dict[str, Any]], None] | None = None
     on_stage: Callable[[str, str], None] | None = None  # a group ("" for the whole network) and what begins for it
-    on_group: Callable[[dict[str, Any]], None] | None = None  # a finished group's entry of the report
+    on_group: Callable[[Outcome], None] | None = None  # what became of a group
     on_update: Callable[[int, int, float], None] | None = None  # updates done, of how many, the loss
     on_epoch: Callable[[int, float], None] | None = None  # passes over the training data done, the last one's mean loss
 
@@ -106,9 +106,9 @@ class State:
     model: nn.Module
     layout: Layout = field(default_factory=dict)
     plans: tuple[GroupPlan, ...] = ()
-    entries: tuple[dict[str, Any], ...] = ()  # of the report, one a group
+    outcomes: tuple[Outcome, ...] = ()  # one a group
     waiting: bool = False
-    final: dict[str, Any] | None = None  # the final recovery's entry
+    final: RecoveryRecord | None = None  # the recovery at the end
     previous: State | None = None  # to go back to, while a limit may still refuse the last cut
     ahead: Mapping[str, int] = field(default_factory=dict)  # widths decided before the first cut, where all were
     reasons: Mapping[str, str] = field(default_factory=dict)  # of these widths
@@ -172,9 +172,9 @@ def _packed(state: State, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any
     tensors = {f"{prefix}model/{name}": tensor for name, tensor in state.model.state_dict().items()}
     document: dict[str, Any] = {
         "plan": plan_to_document(Plan(state.plans, state.layout)),
-        "entries": list(state.entries),
+        "entries": [outcome.to_document() for outcome in state.outcomes],
         "waiting": state.waiting,
-        "final": state.final,
+        "final": state.final.to_document() if state.final else None,
     }
     if state.previous:
         more, document["previous"] = _packed(state.previous, f"{prefix}previous/")
@@ -192,9 +192,9 @@ def _unpacked(tensors: Mapping[str, Tensor], document: Mapping[str, Any], origin
         model,
         plan.layout,
         plan.groups,
-        tuple(document["entries"]),
+        tuple(Outcome.from_document(entry) for entry in document["entries"]),
         document["waiting"],
-        document["final"],
+        RecoveryRecord.from_document(document["final"]) if document["final"] else None,
         _unpacked(tensors, previous, original, f"{prefix}previous/") if previous else None,
     )
 
