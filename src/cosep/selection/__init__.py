@@ -5,6 +5,7 @@ from cosep.selection.knee import Knee, check_degree, find_knee, fit_curve
 from cosep.selection.representatives import representatives
 from cosep.selection.selection import select
 from cosep.selection.silhouette import mean_simplified_silhouette
+from cosep.selection.stability import instability
 from cosep.selection.widths import balance, round_up, with_width
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "cluster_every_k",
     "find_knee",
     "fit_curve",
+    "instability",
     "mean_simplified_silhouette",
     "representatives",
     "round_up",

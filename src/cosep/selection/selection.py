@@ -17,6 +17,7 @@ from cosep.selection.clustering import Floats, assign, cluster_every_k
 from cosep.selection.knee import find_knee, fit_curve
 from cosep.selection.representatives import checked_ranking, ranking_of, representatives
 from cosep.selection.silhouette import mean_simplified_silhouette
+from cosep.selection.stability import instability
 
 
 def select(
@@ -56,6 +57,8 @@ def select(
     fit = fit_curve(candidates, curve, config.degree, counts)
     knee = find_knee(candidates, fit, config.sensitivity)
     evidence = Selection(channels, (), knee.reason, None, candidates, tuple(curve), fit, tuple(losses))
+    if doubt := instability(candidates, curve, config.degree, config.sensitivity, counts):
+        evidence = replace(evidence, notes=(doubt,))
     if knee.x is None:
         return replace(evidence, kept=tuple(range(channels)), reason=f"{knee.reason}: kept whole")
     k = int(knee.x)
