@@ -52,13 +52,20 @@ class ObserveConfig:
     """How channels are reduced to one number an image."""
 
     tap: Tap = setting("output", "the layer's own output (the paper), or what its activation makes of it")
-    images: int = setting(5000, "calibration images that the statistics see; 0: all that there are")
+    images: int = setting(
+        -1,
+        "calibration images that the statistics see; 0: all that there are; -1: 5,000, or 20 a class if that is more",
+    )
     bins: int = setting(64, 'of each channel\'s histogram; only the metric "jm-histogram" uses it')
 
     def __post_init__(self) -> None:
         check_choice("observe.tap", self.tap, Tap)
-        check_at_least("observe.images", self.images, 0)
+        check_at_least("observe.images", self.images, -1)
         check_between("observe.bins", self.bins, 2, 2**16)
+
+    def images_for(self, classes: int) -> int:
+        """How many images the statistics of so many classes see; 0: all."""
+        return max(5000, 20 * classes) if self.images == -1 else self.images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,9 +257,25 @@ def paper_recovery(model: str, data: str) -> dict[str, Any]:
         changes["weight_decay"] = 5e-4
     if "vgg" in name:
         changes["nesterov"] = True
-    if source == "imagefolder":  # ImageNet: the paper also uses batches of 256
+    if source == "imagefolder":  # ImageNet; `batch_and_holdout` knows of its batches
         changes |= {"lr": 0.001, "epochs": 3.0}
     return changes
+
+
+def batch_and_holdout(
+    preset_name: str, data: str, config: PruneConfig, batch_size: int | None, holdout: float | None
+) -> tuple[int, float]:
+    """The batch size and the share held out, where they are not given: as a preset wants them for a data set's name.
+
+    The paper takes its 25 % of the whole training set, so `paper` holds nothing out, unless a limit on the accuracy
+    needs images to decide by; its batches are of 256 images on ImageNet and of 128 on CIFAR.
+    """
+    paper = preset_name == "paper"
+    if batch_size is None:
+        batch_size = 256 if paper and data.partition(":")[0] == "imagefolder" else 128
+    if holdout is None:
+        holdout = 0.0 if paper and config.limits.max_drop >= 100 else 0.1
+    return batch_size, holdout
 
 
 def settings(config: PruneConfig) -> dict[str, Any]:

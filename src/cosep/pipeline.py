@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.config import PruneConfig, preset, settings
+from cosep.config import PruneConfig, preset, replace_settings, settings
 from cosep.data.batches import check_loader
 from cosep.errors import ConfigError
 from cosep.groups import find_groups
@@ -140,6 +140,7 @@ def prune(
             original = original.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         example = fabric.to_device(first_input(calibration) if example_input is None else example_input)[:1]
         classes = classes_of(original, example)
+        config = replace_settings(config, {"observe": {"images": config.observe.images_for(classes)}})
         check_data(original, example, classes, loaders)
         train, batches_a_pass, updates_a_group = budget(calibration if train is None else train, config)
         groups, skipped = chosen_groups(find_groups(original, example), config)

@@ -76,6 +76,7 @@ class Space:
     classes: tuple[int, ...]  # the classes whose pairs span the space, ascending
     separability: Tensor  # (channels,) float64: the mean of each channel's profile
     metric: str
+    left_out: tuple[int, ...] = ()  # classes with fewer than two samples, which no pair holds
 
     @property
     def channels(self) -> int:

@@ -18,7 +18,7 @@ def test_a_clear_knee_and_a_clear_lack_of_one_stand():
 
 
 def test_a_bend_of_just_the_threshold_is_called_unstable_on_either_side():
-    # Above its chord this parabola is bend * t * (1 - t); on the grid its top is at 15 / 31, and Kneedle asks for 1 / 31.
+    # Above its chord the parabola is bend * t * (1 - t): its top is at 15 / 31, and Kneedle asks for 1 / 31 there.
     top = T[15] * (1 - T[15])
     for bend, word in ((1 / 31 / top + 1e-7, "no knee inside"), (1 / 31 / top - 1e-7, "a knee, at 17")):
         found = instability(K, (1 + bend) * T - bend * T**2, 2, 1.0)
@@ -28,15 +28,11 @@ def test_a_bend_of_just_the_threshold_is_called_unstable_on_either_side():
 
 def test_curves_whose_scatter_could_undo_the_verdict_are_called_unstable_and_smooth_ones_are_not():
     bent = T + 0.16 * T * (1 - T)  # just above the threshold
-    scattered, smooth = (
-        [bool(instability(K, bent + size * np.random.default_rng(s).standard_normal(len(K)), 2, 1.0)) for s in range(20)]
-        for size in (0.1, 1e-4)
-    )
-    # Samples of the first kind do differ in their verdicts, as the leading coefficient of a fit shows.
-    samples = [bent + 0.1 * np.random.default_rng(s).standard_normal(len(K)) for s in range(20)]
-    assert len({np.polyfit(T, sample, 2)[0] < -4 / 31 for sample in samples}) == 2
-    assert sum(scattered) >= 10
-    assert not any(smooth)
+    noise = [np.random.default_rng(seed).standard_normal(len(K)) for seed in range(20)]
+    # Scattered so much, samples do differ in their verdicts, as the leading coefficient of a fit shows.
+    assert len({np.polyfit(T, bent + 0.1 * each, 2)[0] < -4 / 31 for each in noise}) == 2
+    assert sum(bool(instability(K, bent + 0.1 * each, 2, 1.0)) for each in noise) >= 10
+    assert not any(instability(K, bent + 1e-4 * each, 2, 1.0) for each in noise)
 
 
 def test_the_same_curve_gives_the_same_words():

@@ -11,6 +11,7 @@ from cosep.cli.common import console, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.cli.summary import summary_table
+from cosep.config import batch_and_holdout
 
 
 def prune_command(
@@ -22,8 +23,13 @@ def prune_command(
         str, typer.Option(help="default: what works best as far as we measured; paper: the published protocol.")
     ] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Of the recovery.", min=1)] = 128,
-    holdout: Annotated[float, typer.Option(help="The share of the training set held out for decisions.")] = 0.1,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Of the recovery.", min=1, show_default="128; with paper on image folders 256")
+    ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="The share of the training set held out for decisions.", show_default="0.1; with paper 0"),
+    ] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
@@ -44,6 +50,7 @@ def prune_command(
     from cosep.pipeline import prune
 
     settings = configured(preset, config, changes, model=model, data=data)
+    batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
     source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size, image_size=image_size)
     classes = len(source.class_names) or None
     net = trained_model(model, weights, classes)

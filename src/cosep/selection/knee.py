@@ -84,7 +84,7 @@ def find_knee(x: Sequence[float], y: Sequence[float], sensitivity: float = 1.0) 
     # A parabola over an even number of candidates has two equal points in the middle, and rounding would choose.
     while position > 0 and difference[position - 1] >= difference[position] - _ROUNDING:
         position -= 1
-    if position == 0:
+    if position == 0 or difference[position] <= _ROUNDING:  # a bump of a convex curve, still below the chord
         return Knee(None, "knee at the edge")
     return Knee(float(xs[position]), "knee")
 

@@ -40,11 +40,12 @@ def select(
     ranking_of(channels, weights=weights, scores=scores, config=config)  # refuse bad input before the work
     mass = mass_of(channels, weights, config)
 
+    notes = _left_out(space.left_out) if isinstance(space, Space) else ()
     if channels < 4:
-        return _whole(channels, "too few channels")
+        return _whole(channels, "too few channels", notes)
     candidates = tuple(range(2, channels))
     if len(candidates) < config.degree + 1:
-        return _whole(channels, f"too few channels for a fit of degree {config.degree}")
+        return _whole(channels, f"too few channels for a fit of degree {config.degree}", notes)
 
     medoids, losses, curve = [], [], []
     for clustering in islice(cluster_every_k(distances, seed=config.seed, mass=mass), 1, None):  # from k = 2 on
@@ -56,9 +57,9 @@ def select(
     counts = [channels - k for k in candidates] if config.weighted_fit else None
     fit = fit_curve(candidates, curve, config.degree, counts)
     knee = find_knee(candidates, fit, config.sensitivity)
-    evidence = Selection(channels, (), knee.reason, None, candidates, tuple(curve), fit, tuple(losses))
     if doubt := instability(candidates, curve, config.degree, config.sensitivity, counts):
-        evidence = replace(evidence, notes=(doubt,))
+        notes = (*notes, doubt)
+    evidence = Selection(channels, (), knee.reason, None, candidates, tuple(curve), fit, tuple(losses), notes=notes)
     if knee.x is None:
         return replace(evidence, kept=tuple(range(channels)), reason=f"{knee.reason}: kept whole")
     k = int(knee.x)
@@ -128,5 +129,15 @@ def as_distances(space: Space | Tensor) -> Floats:
     return np.asarray(((distances + distances.T) / 2).fill_diagonal_(0).numpy())
 
 
-def _whole(channels: int, why: str) -> Selection:
-    return Selection(channels, tuple(range(channels)), f"{why}: kept whole")
+def _whole(channels: int, why: str, notes: tuple[str, ...]) -> Selection:
+    return Selection(channels, tuple(range(channels)), f"{why}: kept whole", notes=notes)
+
+
+def _left_out(classes: tuple[int, ...], shown: int = 10) -> tuple[str, ...]:
+    """The note of classes that have no part in the distances; none where all have."""
+    if not classes:
+        return ()
+    more = f" and {len(classes) - shown} more" if len(classes) > shown else ""
+    what = "class" if len(classes) == 1 else "classes"
+    named = ", ".join(map(str, classes[:shown])) + more
+    return (f"{len(classes)} {what} with fewer than 2 calibration images left out of the class pairs: {named}",)
