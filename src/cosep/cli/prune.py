@@ -48,6 +48,7 @@ def prune_command(
     """
     from cosep.data import load_data
     from cosep.pipeline import prune
+    from cosep.recovery.training import training_seconds
 
     settings = configured(preset, config, changes, model=model, data=data)
     batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
@@ -64,6 +65,8 @@ def prune_command(
         "batch_size": batch_size,
         "holdout": holdout,
     }
+    if weights and (trained_for := training_seconds(weights)):
+        about["training_seconds"] = trained_for
     with shown(quiet=quiet, run=out) as callbacks:
         result = prune(
             net,
