@@ -92,7 +92,9 @@ class SelectConfig:
     )
     degree: int = setting(2, "of the polynomial fitted to the silhouette curve")
     weighted_fit: bool = setting(False, "let a k count as much in the fit as there are channels left to score at it")
-    sensitivity: float = setting(1.0, "Kneedle's S: how clear a knee must be; 0 takes the furthest point whatever")
+    sensitivity: float = setting(
+        1.0, "Kneedle's S: how clear a knee must be; 0: any local maximum above the chord will do"
+    )
     mass: float = setting(
         0.0, "a channel counts in the clustering by the norm of its filter to this power; 0: all alike (the paper)"
     )
