@@ -83,7 +83,7 @@ def table(rows: list[dict], network: str) -> str:
             str(row["degree"]),
             row["rule"],
             f"{row['knees']} of {row['layers']}",
-            str(row.get("unstable", "–")),
+            str(row["unstable"]),
             share(row["kept_with_knee"]),
             share(row["kept"]),
             f"{reported[row['degree'] - 2]} %" if reported and row["rule"].startswith("paper") else "–",
