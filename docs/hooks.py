@@ -4,7 +4,7 @@ import html
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from mkdocs.structure.files import File
@@ -53,9 +53,9 @@ def commands():
 def settings():
     """Every setting, stage by stage, with its flag, its value in both presets and what it is for."""
     from cosep.cli.options import setting_flags
-    from cosep.config import PruneConfig, preset, settings
+    from cosep.config import PruneConfig, preset
 
-    default, paper, flags = settings(preset()), settings(preset("paper")), setting_flags()
+    default, paper, flags = asdict(preset()), asdict(preset("paper")), setting_flags()
     parts = {part.name: default[part.name] for part in fields(PruneConfig) if isinstance(default[part.name], dict)}
     lines = []
     for stage, values in [*parts.items(), ("", {k: v for k, v in default.items() if k not in parts})]:

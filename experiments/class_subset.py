@@ -78,7 +78,7 @@ def chosen(
     """The selection of a group from so many classes, its space, and the seconds of both."""
     began = time.perf_counter()
     space = cosep.separability_space(parts_of(group, moments), cosep.ProfileConfig(max_classes=count))
-    selection = cosep.select(space, weights=channel_norms(model, group, {}))
+    selection = cosep.select(space, weights=channel_norms(model, group, {}), config=cosep.preset("paper").select)
     return selection, space, time.perf_counter() - began
 
 

@@ -27,6 +27,7 @@ from cosep.reporting.agreement import spearman
 from cosep.selection import with_width
 
 BINS = (64, 32, 16)
+PAPER = cosep.preset("paper").select
 THIRDS = ("early", "middle", "late")
 
 
@@ -57,7 +58,7 @@ def layers(model: torch.nn.Module, data: Data, images: int) -> list[dict]:
         weights = channel_norms(model, group, {})
         parts, binned = parts_of(group, moments), parts_of(group, counted)
         gaussian = cosep.separability_space(parts)
-        chosen = cosep.select(gaussian, weights=weights)
+        chosen = cosep.select(gaussian, weights=weights, config=PAPER)
         k = chosen.k or group.width // 2
         row = {
             "layer": group.name,
@@ -73,7 +74,7 @@ def layers(model: torch.nn.Module, data: Data, images: int) -> list[dict]:
                 cosep.ProfileConfig(metric="jm-histogram"),
                 histograms=[coarser(part, bins) for part in binned],
             )
-            own = cosep.select(space, weights=weights)
+            own = cosep.select(space, weights=weights, config=PAPER)
             row[str(bins)] = {
                 "scores": scores(space),
                 "k": own.k,

@@ -89,9 +89,7 @@ class Bench:
             )
             entry = asdict(trial_of(method, seed, result, source.test, device=config.device))
             entry["widths"] = {plan.group: len(plan.kept) for plan in result.plan.groups}
-            entry["knees"] = sum(
-                plan.selection is not None and plan.selection.k is not None for plan in result.plan.groups
-            )
+            entry["knees"] = sum(plan.selection.k is not None for plan in result.plan.groups)
             self._keep(name, entry)
             print(f"{name}: {100 * entry['accuracy']:.2f} %, MACs {100 * entry['macs']:.1f} %", flush=True)
         return self.cells[name]

@@ -3,6 +3,7 @@ import pytest
 from cosep.config import (
     LimitConfig,
     ProfileConfig,
+    PruneConfig,
     RecoverConfig,
     SelectConfig,
     amount,
@@ -93,3 +94,34 @@ def test_the_papers_recovery_settings_are_those_of_its_table():
             0.9,
             0.25,
         )
+
+
+def test_no_preset_is_hidden_behind_the_plain_constructors():
+    assert PruneConfig() == preset("default")
+    assert SelectConfig() == preset("default").select  # so select() and prune() go by the same knee
+
+
+def test_the_seed_is_held_once_and_the_old_second_one_warns():
+    assert "seed" not in settings(preset())["select"]
+    with pytest.warns(FutureWarning, match=r"select\.seed is gone"):
+        config = replace_settings(preset(), {"seed": 3, "select": {"seed": 0, "degree": 4}})
+    assert (config.seed, config.select.degree) == (3, 4)
+
+
+def test_no_limit_is_none_and_settings_leave_it_out():
+    assert preset().limits == LimitConfig(max_drop=None, max_macs=None, max_params=None, max_latency_ms=None)
+    assert settings(preset())["limits"] == {}
+    limited = replace_settings(preset(), {"limits": {"max_macs": "50%"}})
+    assert settings(limited)["limits"] == {"max_macs": "50%"}
+    assert replace_settings(limited, {"limits": {"max_macs": None}}) == preset()
+
+
+def test_what_meant_no_limit_before_is_still_read():
+    before = {"limits": {"max_drop": 100.0, "max_macs": "", "max_params": "", "max_latency_ms": 0.0}}
+    assert replace_settings(preset(), before) == preset()
+
+
+@pytest.mark.parametrize("changes", [{"recover": {"schedule": "per-layer"}}, {"limits": {"max_drop": 1.0}}])
+def test_what_needs_one_group_at_a_time_is_refused_together(changes):
+    with pytest.raises(ConfigError, match='Set order to "one-by-one"'):
+        replace_settings(preset(), {"order": "together", **changes})

@@ -1,9 +1,15 @@
 """What the package promises as a whole."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
+import pytest
+import torch
+
 import cosep
+import cosep.errors
 
 STATE = """
 import logging, os, random, sys, warnings
@@ -42,3 +48,22 @@ def test_every_public_name_is_there_sorted_and_documented():
     assert cosep.__all__ == sorted(cosep.__all__)
     for name in cosep.__all__:
         assert getattr(cosep, name).__doc__, name
+
+
+def test_no_public_name_hides_a_package_or_module():
+    for module in pkgutil.iter_modules(cosep.__path__):
+        if module.name != "__main__":
+            importlib.import_module(f"cosep.{module.name}")
+            assert getattr(cosep, module.name) is sys.modules[f"cosep.{module.name}"], module.name
+
+
+def test_what_the_docs_use_and_every_error_is_public():
+    used = {"plan", "prune", "compare", "load_data", "export_onnx", "cut_group", "merge_all", "check_moments"}
+    errors = {name for name, value in vars(cosep.errors).items() if isinstance(value, type)}
+    assert used | errors <= set(cosep.__all__)
+
+
+def test_the_function_that_hid_a_package_warns_for_one_version():
+    moments = cosep.class_moments(torch.randn(40, 5), torch.arange(40) % 2)
+    with pytest.warns(DeprecationWarning, match="call cosep.separability_profiles"):
+        assert torch.equal(cosep.profiles(moments), cosep.separability_profiles(moments))

@@ -3,10 +3,12 @@
 result = cosep.prune(model, calibration=train_loader, evaluate=test_loader)
 result.model, result.plan, result.report
 result.save("run/");  model = cosep.load("run/", build_model)
+plan = cosep.plan(model, train_loader);  print(plan);  smaller = plan.apply(model)
 """
 
 __version__ = "0.1.0"
 
+from cosep.comparison.trials import compare
 from cosep.config import (
     DeviceConfig,
     LimitConfig,
@@ -19,56 +21,101 @@ from cosep.config import (
     preset,
     replace_settings,
 )
-from cosep.errors import CosepError
+from cosep.criteria import Candidates, Criterion, GroupView, ranked
+from cosep.data import load_data
+from cosep.errors import (
+    ArtifactError,
+    CalibrationError,
+    ConfigError,
+    CosepError,
+    DataError,
+    ExportError,
+    ModelError,
+    PlanError,
+    RecoveryError,
+    RunError,
+    TraceError,
+)
 from cosep.features import select_channels
 from cosep.groups import find_groups
-from cosep.observation import class_histograms, class_moments, observe, observe_histograms
-from cosep.pipeline import PruneResult, prune
-from cosep.profiles import profiles, separability_space
+from cosep.observation import check_moments, class_histograms, class_moments, merge_all, observe, observe_histograms
+from cosep.pipeline import plan, prune
+from cosep.profiles import profiles as separability_profiles
+from cosep.profiles import separability_space
 from cosep.rebuilding import compensate, reestimate_batchnorm
-from cosep.records import ClassHistograms, ClassMoments, Group, GroupPlan, Plan, Selection, Space
+from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Plan, Selection, Space
+from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
 from cosep.selection import select
+from cosep.selection.rules import Probe, Target, Width, WidthRule, Widths
 from cosep.storage.artifacts import load, save
-from cosep.surgery import cut, cut_checked
+from cosep.storage.export import export_onnx
+from cosep.surgery import cut, cut_checked, cut_group
 from cosep.zoo import load_model
 
 __all__ = [
+    "ArtifactError",
+    "CalibrationError",
     "Callbacks",
+    "Candidates",
     "ClassHistograms",
     "ClassMoments",
+    "ConfigError",
     "CosepError",
+    "Cost",
+    "Criterion",
+    "DataError",
     "DeviceConfig",
+    "ExportError",
     "Group",
     "GroupPlan",
+    "GroupView",
     "LimitConfig",
+    "ModelError",
     "ObserveConfig",
     "Plan",
+    "PlanError",
+    "Probe",
     "ProfileConfig",
     "PruneConfig",
     "PruneResult",
     "RecoverConfig",
+    "RecoveryError",
+    "RunError",
     "SelectConfig",
     "Selection",
     "Space",
     "SurgeryConfig",
+    "Target",
+    "TraceError",
+    "Width",
+    "WidthRule",
+    "Widths",
+    "check_moments",
     "class_histograms",
     "class_moments",
+    "compare",
     "compensate",
     "cut",
     "cut_checked",
+    "cut_group",
+    "export_onnx",
     "find_groups",
     "load",
+    "load_data",
     "load_model",
+    "merge_all",
     "observe",
     "observe_histograms",
+    "plan",
     "preset",
-    "profiles",
     "prune",
+    "ranked",
     "reestimate_batchnorm",
     "replace_settings",
     "save",
     "select",
     "select_channels",
+    "separability_profiles",
     "separability_space",
 ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cosep.errors import ConfigError
 from cosep.records import Scope
@@ -15,6 +17,7 @@ Metric = Literal["jm", "jm-histogram", "hellinger", "wasserstein"]
 Silhouette = Literal["mean", "nearest"]
 Representative = Literal["weighted", "salient", "medoid", "random"]
 Tap = Literal["output", "activation"]
+Order = Literal["together", "one-by-one"]
 Schedule = Literal["per-layer", "final", "none"]
 Decay = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "adamw"]
@@ -37,7 +40,7 @@ def check_choice(setting: str, value: object, choices: object) -> None:
 
 def check_at_least(setting: str, value: float, least: float) -> None:
     """Refuse a number below a bound."""
-    if not least <= value < math.inf:  # which nan is neither
+    if not least <= value < math.inf:  # nan fails both comparisons
         raise ConfigError(f"{setting} is {value}; it must be at least {least}.")
 
 
@@ -51,12 +54,11 @@ def check_between(setting: str, value: float, low: float, high: float) -> None:
 class ObserveConfig:
     """How channels are reduced to one number an image."""
 
-    tap: Tap = setting("output", "the layer's own output (the paper), or what its activation makes of it")
+    tap: Tap = setting("output", "Where channels are read: a layer's own output (the paper), or behind its activation")
     images: int = setting(
-        -1,
-        "calibration images that the statistics see; 0: all that there are; -1: 5,000, or 20 a class if that is more",
+        -1, "Calibration images for the class statistics (0: all; -1: 5,000, or 20 a class if that is more)"
     )
-    bins: int = setting(64, 'of each channel\'s histogram; only the metric "jm-histogram" uses it')
+    bins: int = setting(64, 'Bins of each channel\'s histogram, for the metric "jm-histogram"')
 
     def __post_init__(self) -> None:
         check_choice("observe.tap", self.tap, Tap)
@@ -72,10 +74,10 @@ class ObserveConfig:
 class ProfileConfig:
     """How channels are described and compared."""
 
-    metric: Metric = setting("jm", "the distance between two classes' activations")
-    max_classes: int = setting(100, "M: with more classes, the M best separated ones from the rest span the space")
+    metric: Metric = setting("jm", "How the distance between two classes is measured")
+    max_classes: int = setting(100, "Use only the M classes best separated one-vs-rest")
     magnitude: bool = setting(
-        False, 'multiply profiles by salience: what a channel passes on to the next layers; needs the tap "activation"'
+        False, 'Scale each channel\'s profile by how much it passes on to the next layers; needs the tap "activation"'
     )
 
     def __post_init__(self) -> None:
@@ -85,26 +87,27 @@ class ProfileConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectConfig:
-    """How the number of clusters and their representatives are found."""
+    """Which channels stay and how many: the criterion, the width rule, and CoSeP's own settings."""
 
+    criterion: str = setting("cosep", "How channels are chosen: a name such as cosep, l2 or fpgm, or file.py:factory")
+    width_rule: str = setting("knee", "How many channels stay: knee, uniform, given, or file.py:factory")
     silhouette: Silhouette = setting(
-        "mean", "b is the mean distance to the other medoids (GB-AFS), or to the nearest (the paper's equation)"
+        "mean", "Silhouette against the mean of the other medoids (GB-AFS) or the nearest one (the paper's equation)"
     )
-    degree: int = setting(2, "of the polynomial fitted to the silhouette curve")
-    weighted_fit: bool = setting(False, "let a k count as much in the fit as there are channels left to score at it")
-    sensitivity: float = setting(
-        1.0, "Kneedle's S: how clear a knee must be; 0: any local maximum above the chord will do"
-    )
-    mass: float = setting(
-        0.0, "a channel counts in the clustering by the norm of its filter to this power; 0: all alike (the paper)"
-    )
-    representative: Representative = setting("weighted", "the channel of a cluster that stays")
-    seed: int = setting(0, "of the clustering's random starts and of random representatives; --seed sets it too")
+    degree: int = setting(2, "Degree of the polynomial fitted to the silhouette curve")
+    # The whole curve is there, so Kneedle need not guard against knees that later points would undo (S = 0); and the
+    # last points of the curve, means over a handful of channels, must not bend the fit.
+    weighted_fit: bool = setting(True, "Weight each k in the fit by the number of channels that its score averages")
+    sensitivity: float = setting(0.0, "Kneedle's S: how clear a knee must be (0: any bump above the chord)")
+    mass: float = setting(0.0, "Exponent on filter norms when weighting channels in k-medoids (0: unweighted)")
+    representative: Representative = setting("weighted", "Which channel of a cluster stays")
 
     def __post_init__(self) -> None:
+        for name in ("criterion", "width_rule"):
+            if not getattr(self, name):
+                raise ConfigError(f"select.{name} is empty; give a name, or path/to/file.py:factory.")
         check_choice("select.silhouette", self.silhouette, Silhouette)
         check_choice("select.representative", self.representative, Representative)
-        check_between("select.seed", self.seed, 0, LARGEST_SEED)
         check_at_least("select.degree", self.degree, 1)
         check_at_least("select.sensitivity", self.sensitivity, 0)
         check_at_least("select.mass", self.mass, 0)
@@ -114,16 +117,14 @@ class SelectConfig:
 class SurgeryConfig:
     """What may be cut, and what is done to the weights that stay."""
 
-    scope: Scope = setting("interior", "interior: only channels that touch no residual sum; all: those too")
-    round_to: int = setting(1, "widths are rounded up to a multiple of this")
-    compensate: bool = setting(True, "re-solve the consumers' weights after a cut")
-    reestimate_batchnorm: bool = setting(True, "after a cut")
-    images: int = setting(3000, "calibration images that compensation and BatchNorm see")
-    ridge: float = setting(1e-3, "of compensation, relative to the mean variance of the kept inputs")
-    positions: int = setting(16, "at most this many sampled output positions an image enter the Gram matrix")
-    max_gram: int = setting(
-        5000, "the widest Gram matrix; above it channels are regressed on channels, not patches on patches"
-    )
+    scope: Scope = setting("interior", "Prune only channels that no addition ties (interior), or those too (all)")
+    round_to: int = setting(1, "Round widths up to a multiple of this")
+    compensate: bool = setting(True, "Re-solve the weights that read the channels after each cut")
+    reestimate_batchnorm: bool = setting(True, "Re-estimate BatchNorm statistics after each cut")
+    images: int = setting(3000, "Calibration images for compensation and BatchNorm")
+    ridge: float = setting(1e-3, "Ridge of compensation, relative to the mean variance of the kept inputs")
+    positions: int = setting(16, "Output positions sampled from each image for the Gram matrix, at most")
+    max_gram: int = setting(5000, "Widest Gram matrix of patches; wider layers regress channels on channels")
 
     def __post_init__(self) -> None:
         check_choice("surgery.scope", self.scope, Scope)
@@ -139,24 +140,24 @@ class RecoverConfig:
     """How the network is trained after cutting. The budget is counted in updates: `epochs` passes over `share` of the
     training batches for each cut group, spent after each group (per-layer) or once at the end (final)."""
 
-    schedule: Schedule = setting("final", "train after each cut group, once at the end, or never")
-    epochs: float = setting(2.0, "passes over the share, for each cut group")
-    share: float = setting(0.25, "of the training batches that make one pass")
+    schedule: Schedule = setting("final", "Train after each cut group, once at the end, or never")
+    epochs: float = setting(2.0, "Passes over the share, for each cut group")
+    share: float = setting(0.25, "Share of the training batches that makes one pass")
     fixed_share: bool = setting(
-        False, "the same part of the training data every time (the paper), or all of it in turn"
+        False, "Train on the same part of the data every time (the paper) instead of all of it in turn"
     )
-    optimizer: Optimizer = setting("sgd", "SGD as published, or AdamW")
-    lr: float = setting(0.02, "the peak rate")
-    momentum: float = setting(0.9, "of SGD")
-    nesterov: bool = setting(False, "of SGD")
-    weight_decay: float = setting(1e-4, "of the optimizer")
-    warmup: float = setting(0.05, "the part of the updates in which the rate rises to its peak")
-    decay: Decay = setting("cosine", "of the learning rate")
-    clip: float = setting(5.0, "the largest gradient norm; 0 turns it off")
-    distill: float = setting(0.9, "the weight of the unpruned network's outputs; the labels get the rest")
-    temperature: float = setting(4.0, "of the distillation")
-    features: float = setting(3.0, "the weight of the unpruned network's block outputs; 0 turns it off")
-    label_smoothing: float = setting(0.0, "of the cross-entropy")
+    optimizer: Optimizer = setting("sgd", "Optimizer for fine-tuning: SGD as published, or AdamW")
+    lr: float = setting(0.02, "Peak learning rate")
+    momentum: float = setting(0.9, "Momentum of SGD")
+    nesterov: bool = setting(False, "Use Nesterov momentum in SGD")
+    weight_decay: float = setting(1e-4, "Weight decay of the optimizer")
+    warmup: float = setting(0.05, "Share of the updates in which the learning rate rises to its peak")
+    decay: Decay = setting("cosine", "How the learning rate goes on after its peak")
+    clip: float = setting(5.0, "Largest gradient norm (0: no clipping)")
+    distill: float = setting(0.9, "Weight of the unpruned network's outputs in the loss; the labels get the rest")
+    temperature: float = setting(4.0, "Temperature of the distillation")
+    features: float = setting(3.0, "Weight of the unpruned network's block outputs in the loss (0: off)")
+    label_smoothing: float = setting(0.0, "Label smoothing of the cross-entropy")
 
     def __post_init__(self) -> None:
         check_choice("recover.schedule", self.schedule, Schedule)
@@ -174,30 +175,38 @@ class RecoverConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitConfig:
-    """What the result must keep to. None is required: the defaults set no limit."""
+    """What the result must keep to; None is no limit."""
 
-    max_drop: float = setting(100.0, "points of accuracy on held-out data that may be lost; 100: no limit")
-    max_macs: str = setting("", '"50%" of the uncut network\'s, or a number such as "20e6"')
-    max_params: str = setting("", '"50%" of the uncut network\'s parameters, or a number such as "1e6"')
-    max_latency_ms: float = setting(0.0, "of one input on the device at hand; 0: no limit")
+    max_drop: float | None = setting(None, "Points of accuracy on held-out data that may be lost")
+    max_macs: str | None = setting(None, 'Most MACs: "50%" of the uncut network\'s, or a number such as "20e6"')
+    max_params: str | None = setting(None, 'Most parameters: "50%" of the uncut network\'s, or a number such as "1e6"')
+    max_latency_ms: float | None = setting(None, "Most milliseconds for one input on this device")
 
     def __post_init__(self) -> None:
-        check_at_least("limits.max_drop", self.max_drop, 0)
-        check_at_least("limits.max_latency_ms", self.max_latency_ms, 0)
-        for setting in ("max_macs", "max_params"):
-            if getattr(self, setting):
-                amount(f"limits.{setting}", getattr(self, setting), 1.0)
+        for name in ("max_drop", "max_latency_ms"):
+            if getattr(self, name) is not None:
+                check_at_least(f"limits.{name}", getattr(self, name), 0)
+        if self.max_latency_ms == 0:
+            raise ConfigError("limits.max_latency_ms is 0; give milliseconds above 0, or None for no limit.")
+        for name in ("max_macs", "max_params"):
+            if getattr(self, name) is not None:
+                amount(f"limits.{name}", getattr(self, name), 1.0)
+
+    @property
+    def on_size(self) -> bool:
+        """Whether MACs, parameters or latency are limited."""
+        return not (self.max_macs is None and self.max_params is None and self.max_latency_ms is None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
     """Where it runs: handed to Lightning Fabric as it is."""
 
-    accelerator: str = setting("auto", "auto, cpu, cuda, mps, ...")
-    devices: int = setting(1, "processes on each machine")
-    nodes: int = setting(1, "machines")
-    precision: str = setting("32-true", "32-true, 16-mixed, bf16-mixed, ...")
-    channels_last: bool = setting(True, "work in the memory format that convolutions are faster in on most devices")
+    accelerator: str = setting("auto", "Device to run on: auto, cpu, cuda, mps, ...")
+    devices: int = setting(1, "Processes on each machine")
+    nodes: int = setting(1, "Machines")
+    precision: str = setting("32-true", "Numeric precision: 32-true, 16-mixed, bf16-mixed, ...")
+    channels_last: bool = setting(True, "Use the channels-last memory format, faster for convolutions on most devices")
 
     def __post_init__(self) -> None:
         check_between("device.devices", self.devices, 1, 1024)
@@ -215,10 +224,14 @@ class PruneConfig:
     recover: RecoverConfig = field(default_factory=RecoverConfig)
     limits: LimitConfig = field(default_factory=LimitConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    seed: int = setting(0, "of everything random")
-    checkpoint_seconds: float = setting(60.0, "how often a recovery that takes long is stored in the run folder")
+    order: Order = setting(
+        "one-by-one", "Prune all groups together from one look at the network, or one by one as in the paper"
+    )
+    seed: int = setting(0, "Seed of everything random")
+    checkpoint_seconds: float = setting(60.0, "Seconds between checkpoints while a long recovery trains")
 
     def __post_init__(self) -> None:
+        check_choice("order", self.order, Order)
         check_between("seed", self.seed, 0, LARGEST_SEED)
         check_at_least("checkpoint_seconds", self.checkpoint_seconds, 0)
         salience = self.profile.magnitude or self.select.representative == "salient"
@@ -227,16 +240,24 @@ class PruneConfig:
                 'profile.magnitude and the representative "salient" go by what a channel passes on, and observe.tap is '
                 f'{self.observe.tap!r}, before its normalization and activation. Set observe.tap to "activation".'
             )
+        if self.order == "together" and self.recover.schedule == "per-layer":
+            raise ConfigError(
+                'recover.schedule is "per-layer", which trains after each group, and order is "together". '
+                'Set order to "one-by-one", or the schedule to "final" or "none".'
+            )
+        if self.order == "together" and self.limits.max_drop is not None:
+            raise ConfigError(
+                'limits.max_drop takes back single groups, and order is "together". Set order to "one-by-one".'
+            )
 
 
 def preset(name: Preset = "default") -> PruneConfig:
     """`default`: what works best as far as we have measured. `paper`: the published protocol (its CIFAR settings)."""
     check_choice("preset", name, Preset)
     if name == "default":
-        # The whole curve is there, so Kneedle need not guard against knees that later points would undo (S = 0); and
-        # the last points of the curve, means over a handful of channels, must not bend the fit.
-        return PruneConfig(select=SelectConfig(weighted_fit=True, sensitivity=0.0))
+        return PruneConfig()
     return PruneConfig(
+        select=SelectConfig(weighted_fit=False, sensitivity=1.0),
         surgery=SurgeryConfig(compensate=False, reestimate_batchnorm=False),
         recover=RecoverConfig(
             schedule="per-layer",
@@ -276,20 +297,41 @@ def batch_and_holdout(
     if batch_size is None:
         batch_size = 256 if paper and data.partition(":")[0] == "imagefolder" else 128
     if holdout is None:
-        holdout = 0.0 if paper and config.limits.max_drop >= 100 else 0.1
+        holdout = 0.0 if paper and config.limits.max_drop is None else 0.1
     return batch_size, holdout
 
 
 def settings(config: PruneConfig) -> dict[str, Any]:
-    """Every setting as plain values, by stage: what `config.toml` holds."""
-    return asdict(config)
+    """Every setting as plain values, by stage, without those that are None: what `config.toml` holds."""
+    return _without_none(asdict(config))
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, Mapping) else v for k, v in values.items() if v is not None}
+
+
+def upgraded(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as an earlier version wrote them, in the form of this one: no second seed, None for "no limit"."""
+    new = dict(changes)
+    if isinstance(select := new.get("select"), Mapping):
+        new["select"] = {name: value for name, value in select.items() if name != "seed"}
+    if isinstance(limits := new.get("limits"), Mapping):
+        unlimited = {"max_drop": 100.0, "max_macs": "", "max_params": "", "max_latency_ms": 0.0}
+        new["limits"] = {k: None if k in unlimited and v == unlimited[k] else v for k, v in limits.items()}
+    return new
 
 
 def replace_settings(config: PruneConfig, changes: Mapping[str, Any]) -> PruneConfig:
     """The config with settings changed, given as {"select": {"degree": 3}, "seed": 1}; unknown names are refused."""
     new: dict[str, Any] = {}
     known = get_type_hints(PruneConfig)
-    for name, value in changes.items():
+    if isinstance(changes.get("select"), Mapping) and "seed" in changes["select"]:
+        warnings.warn(
+            "select.seed is gone and was ignored: the setting `seed` is that of everything random. Leave it out.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    for name, value in upgraded(changes).items():
         if name not in known:
             raise ConfigError(f"there is no setting or section {name!r}{_nearest(name, list(known))}")
         stage = getattr(config, name)
@@ -317,8 +359,18 @@ def amount(setting: str, text: str, whole: float) -> float:
     return value
 
 
+def plain_kind(kind: Any) -> Any:
+    """The type of a setting without the None that it may also be."""
+    if get_origin(kind) in (UnionType, Union):
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
 def _as(setting: str, value: Any, kind: Any) -> Any:
     """The value as the setting's own type, where nothing is lost by that."""
+    if value is None and kind is not plain_kind(kind):
+        return None
+    kind = plain_kind(kind)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind in (int, float, bool, str) and type(value) is not kind:

@@ -25,12 +25,14 @@ def select_channels(
     profile: ProfileConfig | None = None,
     select_config: SelectConfig | None = None,
     bins: int = ObserveConfig.bins,
+    seed: int = 0,
 ) -> Selection:
     """Which columns of a matrix (samples, channels) with labels (samples,) stay: features of any kind will do.
 
     weights: (channels,) norms, for the representative "weighted", the default; without them, the medoids stay.
     scores: (channels,) your own figures; the largest of each cluster stays. salience: (channels,) factors of the
     profiles. classes: their number, if the labels may not show all. bins: of the metric "jm-histogram".
+    seed: of the clustering's random starts.
     """
     profile = profile or ProfileConfig()
     if select_config is None:
@@ -39,4 +41,4 @@ def select_channels(
     check_degree(moments.channels, select_config.degree)
     histograms = class_histograms(activations, labels, classes, bins=bins) if profile.metric == "jm-histogram" else None
     space = separability_space(moments, profile, histograms=histograms, salience=salience)
-    return select(space, weights=weights, scores=scores, config=select_config)
+    return select(space, weights=weights, scores=scores, config=select_config, seed=seed)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Side = Literal["out", "in"]
 Scope = Literal["interior", "all"]
@@ -138,24 +139,122 @@ class Group:
 Layout = Mapping[tuple[str, Side], tuple[int, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class GroupPlan:
     """What becomes of one group: the channels kept, in the numbering of the uncut model, and why."""
 
     group: str
-    width: int
-    kept: tuple[int, ...]
-    reason: str
-    selection: Selection | None = None
+    selection: Selection  # holds the kept channels, the reason and the notes, so that they stand in one place
+
+    def __init__(
+        self,
+        group: str,
+        width: int | None = None,
+        kept: tuple[int, ...] | None = None,
+        reason: str | None = None,
+        selection: Selection | None = None,
+    ) -> None:
+        """A selection, or a width, the kept channels and a reason, which replace those of a selection."""
+        chosen = selection or Selection(width or 0, (), "")
+        chosen = replace(
+            chosen,
+            channels=chosen.channels if width is None else width,
+            kept=chosen.kept if kept is None else kept,
+            reason=chosen.reason if reason is None else reason,
+        )
+        object.__setattr__(self, "group", group)
+        object.__setattr__(self, "selection", chosen)
+
+    @property
+    def width(self) -> int:
+        return self.selection.channels
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return self.selection.kept
+
+    @property
+    def reason(self) -> str:
+        return self.selection.reason
+
+    def keeping(self, kept: tuple[int, ...], reason: str) -> GroupPlan:
+        """The plan with other channels, and why; how the choice came about stays on record."""
+        return GroupPlan(self.group, kept=kept, reason=reason, selection=self.selection)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a network costs before and after a plan."""
+
+    macs_before: int
+    macs_after: int
+    parameters_before: int
+    parameters_after: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is kept of a whole network: enough to repeat the cut on a fresh copy without tracing it."""
+    """What is kept of a whole network: a value to print, save, edit, compare and apply."""
 
     groups: tuple[GroupPlan, ...] = ()
-    layout: Layout = field(default_factory=dict)
+    layout: Layout = field(default_factory=dict)  # enough to repeat the cut without tracing; empty after an edit
     fingerprint: str = ""  # of the uncut model's parameter names and shapes
+    input: tuple[int, ...] = ()  # the shape of one input, without the batch: what the model is traced with
+    cost: Cost | None = None  # None where it is not known, as after an edit
+    notes: tuple[str, ...] = ()  # how the limits fare
+    # What other widths would keep; only in a plan that was just made.
+    candidates: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many channels of each group stay."""
+        return {plan.group: len(plan.kept) for plan in self.groups}
+
+    def with_kept(self, kept: Mapping[str, Sequence[int]], reason: str = "chosen by hand") -> Plan:
+        """The plan with other channels of some groups kept: {group: channels}."""
+        from cosep.surgery.plan import edited
+
+        return edited(self, {name: tuple(sorted(channels)) for name, channels in kept.items()}, reason)
+
+    def with_widths(self, widths: Mapping[str, int]) -> Plan:
+        """The plan with other widths of some groups, {group: channels}, chosen by the criterion that made it."""
+        from cosep.surgery.plan import widened
+
+        return widened(self, widths)
+
+    def differences(self, other: Plan) -> tuple[str, ...]:
+        """In words, in which groups two plans differ."""
+        from cosep.surgery.plan import differences
+
+        return differences(self, other)
+
+    def apply(self, model: nn.Module, example_input: Tensor | None = None) -> nn.Module:
+        """The model cut to this plan; the caller's stays as it is. Nothing is rebuilt or trained."""
+        from cosep.surgery.plan import applied
+
+        return applied(self, model, example_input)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan as JSON, made to be read and edited."""
+        from cosep.surgery.plan import write_plan
+
+        return write_plan(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """A plan from a JSON file, edited or not."""
+        from cosep.surgery.plan import read_plan
+
+        return read_plan(Path(path))
+
+    def __str__(self) -> str:
+        from cosep.surgery.plan import plan_table
+
+        return plan_table(self)
+
+    def __repr__(self) -> str:
+        cut = sum(len(plan.kept) < plan.width for plan in self.groups)
+        return f"<Plan: {cut} of {len(self.groups)} groups cut, {sum(self.widths.values())} channels kept>"
 
 
 @dataclass(frozen=True)

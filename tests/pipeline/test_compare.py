@@ -11,12 +11,15 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import cosep
-from cosep.comparison.trials import OURS, TIED, Trial, chooser, compare, differing, methods, standings
+from cosep.comparison.trials import OURS, TIED, Trial, compare, differing, standings
+from cosep.criteria import CRITERIA
+from cosep.criteria.scored import Scored
 from cosep.data import load_data
 from cosep.errors import ConfigError, RunError
+from cosep.selection import ranked
 from cosep.storage.artifacts import read_documents
 
-SCORED = [name for name, method in methods().items() if method.score]
+SCORED = [name for name, criterion in CRITERIA.items() if isinstance(criterion, Scored)]
 
 
 def compared(base, quick, out, names, seeds=(0,), **more):
@@ -35,14 +38,14 @@ def everything(base, tmp_path_factory):
     changes = {"observe": {"images": 400}, "surgery": {"images": 200}, "recover": {"schedule": "none"}}
     config = replace_settings(preset(), {**changes, "device": {"accelerator": "cpu"}})
     data = load_data("digits")
-    return out, compare(base, lambda seed: data, methods(), seeds=[0], out=out, config=config)
+    return out, compare(base, lambda seed: data, CRITERIA, seeds=[0], out=out, config=config)
 
 
 def test_every_method_gets_the_widths_that_cosep_chose(everything):
     out, trials = everything
-    assert [trial.method for trial in trials] == list(methods())
+    assert [trial.method for trial in trials] == list(CRITERIA)
     widths = json.loads((out / "compare.json").read_text())["widths"]
-    for name in methods():
+    for name in CRITERIA:
         plan, _ = read_documents(out / f"{name}-0")
         assert {group.group: len(group.kept) for group in plan.groups} == widths, name
     assert len({trial.macs for trial in trials}) == 1
@@ -50,7 +53,7 @@ def test_every_method_gets_the_widths_that_cosep_chose(everything):
 
 def test_methods_choose_different_channels(everything):
     out, _ = everything
-    kept = {name: tuple(g.kept for g in read_documents(out / f"{name}-0")[0].groups) for name in methods()}
+    kept = {name: tuple(g.kept for g in read_documents(out / f"{name}-0")[0].groups) for name in CRITERIA}
     assert len(set(kept.values())) >= len(kept) - 1  # l1 and l2 may agree on so small a network
 
 
@@ -62,14 +65,17 @@ def test_l2_keeps_the_largest_filters_of_the_first_group(everything, base):
     assert set(first.kept) == set(norms.topk(len(first.kept)).indices.tolist())
 
 
-def test_no_gradients_and_hooks_are_left_behind(base):
+def test_no_gradients_and_hooks_are_left_behind(base, quick):
     data = load_data("digits")
-    group = next(g for g in cosep.find_groups(base, next(iter(data.test))[0][:1]) if g.scope == "interior")
     for name in SCORED:
-        scores = methods()[name].score(base, group, {}, data.calibration, 0)
-        assert scores.shape == (group.width,), name
+        made = cosep.plan(base, data.calibration, config=quick(), criterion=name, width_rule=half)
+        assert all(len(each.kept) == each.width // 2 for each in made.groups), name
     assert all(parameter.grad is None for parameter in base.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in base.modules())
+
+
+def half(found, _target, _probe):
+    return {each.group: each.channels // 2 for each in found}
 
 
 def test_a_comparison_goes_on_where_it_was(base, quick, tmp_path):
@@ -127,21 +133,16 @@ def test_a_limit_that_needs_held_out_data_is_refused(base, tmp_path):
         compare(base, lambda seed: load_data("digits"), [], seeds=[0], out=tmp_path, config=config)
 
 
-def test_scores_that_are_all_equal_are_told(base, digits):
-    group = next(g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior")
-    widths = {group.name: 3}
-    through = torch.arange(group.width).clamp(max=5)  # the three that stay are three of many equals
-    beyond = torch.arange(group.width).clamp(min=5)
-    for scores, notes in ((torch.ones(group.width), (TIED,)), (through, (TIED,)), (beyond, ())):
-        choose = chooser("hrank", lambda *_, scores=scores: scores, digits.calibration, widths, 0)
-        assert choose(base, group, {}).notes == notes
+def test_scores_that_are_all_equal_are_told():
+    through = torch.arange(16).clamp(max=5)  # the three that stay are three of many equals
+    beyond = torch.arange(16).clamp(min=5)
+    for scores, notes in ((torch.ones(16), (TIED,)), (through, (TIED,)), (beyond, ())):
+        assert ranked("group", scores, name="hrank").at(3).notes == notes
 
 
-def test_scores_that_are_not_finite_are_refused(base, digits):
-    group = next(g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior")
-    choose = chooser("l2", lambda *_: torch.full((group.width,), torch.nan), digits.calibration, {group.name: 3}, 0)
+def test_scores_that_are_not_finite_are_refused():
     with pytest.raises(ConfigError, match="l2 gives scores that are not finite"):
-        choose(base, group, {})
+        ranked("group", torch.full((8,), torch.nan), name="l2")
 
 
 def test_what_is_handed_on_names_no_folder(base, quick, tmp_path):
@@ -152,13 +153,14 @@ def test_what_is_handed_on_names_no_folder(base, quick, tmp_path):
     assert json.loads(text)["about"]["model"] == "net.py:build"
 
 
-def test_the_criteria_see_the_same_images_of_a_shuffled_loader(base, digits):
-    group = next(g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior")
+def test_the_criteria_see_the_same_images_of_a_shuffled_loader(base, digits, quick):
     images, labels = (torch.cat(parts) for parts in zip(*digits.calibration, strict=True))
     shuffled = DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True)
     for name in ("taylor", "hrank"):
-        first, second = (methods()[name].score(base, group, {}, shuffled, 7) for _ in range(2))
-        assert torch.equal(first, second)
+        first, second = (cosep.plan(base, shuffled, config=quick(), criterion=name) for _ in range(2))
+        assert all(
+            torch.equal(first.candidates[group].ranking, second.candidates[group].ranking) for group in first.candidates
+        )
 
 
 def test_unequal_trials_are_told():
@@ -182,7 +184,7 @@ def test_widths_can_be_given(base, quick, tmp_path, digits):
 
 
 def test_an_unknown_method_is_refused_before_any_work(base, quick, tmp_path):
-    with pytest.raises(ConfigError, match="no method 'l3'; there are cosep"):
+    with pytest.raises(ConfigError, match="no criterion 'l3'; there are cosep"):
         compared(base, quick, tmp_path, ["l3"])
     assert not any(tmp_path.iterdir())
 

@@ -206,7 +206,7 @@ def test_the_caller_can_bring_a_recovery_and_a_choice_of_channels(base, digits, 
         digits,
         quick(),
         recovery=lambda model, updates: calls.append(updates),
-        choose=lambda model, group, layout: random_channels(group.width, 4, seed=1),
+        criterion=lambda view: random_channels(view.group.width, 4, seed=1),
     )
     assert len(calls) == 1
     assert [len(plan.kept) for plan in result.plan.groups] == [4, 4, 4]

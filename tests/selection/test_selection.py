@@ -1,13 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from cosep.config import SelectConfig
+from cosep.config import SelectConfig, preset
 from cosep.errors import CalibrationError, ConfigError
 from cosep.profiles import separability_space
 from cosep.records import ClassMoments
 from cosep.selection import fit_curve, representatives, select, with_width
 from tests import reference
+
+PAPER = preset("paper").select
 
 
 def real_like_layer(channels=32, classes=10, seed=0, samples=500):
@@ -34,7 +38,7 @@ def weights():
 
 
 def test_the_record_carries_its_evidence(space, weights):
-    found = select(space, weights=weights)
+    found = select(space, weights=weights, config=PAPER)
     assert found.reason == "knee"
     assert found.candidates == tuple(range(2, 32))
     assert len(found.scores) == len(found.fit) == len(found.losses) == 30
@@ -55,7 +59,7 @@ def test_the_record_carries_its_evidence(space, weights):
 
 
 def test_a_degree_two_fit_keeps_half_and_higher_degrees_less(space, weights):
-    kept = [len(select(space, weights=weights, config=SelectConfig(degree=p)).kept) for p in (2, 3, 4)]
+    kept = [len(select(space, weights=weights, config=replace(PAPER, degree=p)).kept) for p in (2, 3, 4)]
     assert kept[0] == 16
     assert kept[1] < kept[0]
     assert kept[2] < kept[0]
@@ -77,7 +81,7 @@ def test_the_same_input_gives_the_same_answer(space, weights):
     assert select(space, weights=weights) == select(space, weights=weights)
     assert select(space.distances, weights=weights) == select(space, weights=weights)
     first, again, other = (
-        select(space, config=SelectConfig(representative="random", seed=seed)).kept for seed in (1, 1, 2)
+        select(space, config=SelectConfig(representative="random"), seed=seed).kept for seed in (1, 1, 2)
     )
     assert first == again
     assert first != other

@@ -48,7 +48,8 @@ def test_a_selection_notes_what_is_unstable_and_nothing_else():
     seen = set()
     for seed in range(12):
         points = torch.randn(12, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        chosen = select(torch.cdist(points, points), config=SelectConfig(representative="medoid"))
+        plain = SelectConfig(representative="medoid", weighted_fit=False, sensitivity=1.0)
+        chosen = select(torch.cdist(points, points), config=plain)
         expected = instability(chosen.candidates, chosen.scores, 2, 1.0)
         assert chosen.fit == pytest.approx(fit_curve(chosen.candidates, chosen.scores, 2))
         assert chosen.notes == ((expected,) if expected else ())

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cosep.config import SelectConfig
+from cosep.config import SelectConfig, preset
 from cosep.errors import ConfigError
 from cosep.profiles import separability_space
 from cosep.records import Selection
@@ -20,7 +20,7 @@ def space():
 
 def test_another_width_is_another_point_on_the_same_curve(space):
     weights = torch.arange(32.0)
-    found = select(space, weights=weights)
+    found = select(space, weights=weights, config=preset("paper").select)
     for width in (1, 2, 9, 31, 32):
         changed = with_width(found, space, width, weights=weights)
         assert len(changed.kept) == changed.k == width

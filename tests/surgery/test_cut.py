@@ -47,7 +47,7 @@ def test_every_cut_of_every_structure_is_proven(kind):
 
 @every_net
 def test_channels_that_carry_nothing_can_go_without_a_trace(kind):
-    """Not the twin: here the model itself is changed so that removal must be free, by mathematics alone."""
+    """Not the masked copy: here the model itself is changed so that removal must be free, by mathematics alone."""
     model, x, groups = prunable(kind)
     if kind in (nets.Normed, nets.Scaled, nets.Standardised):
         pytest.skip("statistics over channels change when channels go")

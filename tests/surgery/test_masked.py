@@ -40,7 +40,7 @@ def test_one_wrong_slice_anywhere_is_found(kind, name, layer, tensor):
         values.copy_(values.roll(1, axis))
     check = check_cut(model, after, group, kept, {}, x)
     assert not check.equal
-    assert "differs from its masked twin" in check.reason
+    assert "differs from its masked copy" in check.reason
 
 
 def test_a_cut_that_is_not_the_masked_model_is_taken_back():
@@ -50,7 +50,7 @@ def test_a_cut_that_is_not_the_masked_model_is_taken_back():
     assert not result.done
     assert result.model is model
     assert result.layout == {}
-    assert "differs from its masked twin" in result.check.reason
+    assert "differs from its masked copy" in result.check.reason
 
 
 def test_a_model_with_a_width_written_into_its_code_is_left_whole():
@@ -120,3 +120,10 @@ def test_a_group_is_checked_in_a_model_where_others_were_cut_before():
     assert first.done
     assert result.done
     assert result.layout["f", "in"] == (*nets.some(group), *(4 + c for c in nets.some(second)), 7, 8, 9, 10, 11)
+
+
+def test_the_former_name_of_the_check_warns_and_still_works():
+    from cosep import surgery
+
+    with pytest.warns(DeprecationWarning, match="MaskedCheck"):
+        assert surgery.TwinCheck is surgery.MaskedCheck

@@ -121,7 +121,7 @@ _GONE = object()
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_with(["format"], 2), "has format 2; this version reads up to 1. Install a newer cosep"),
+        (_with(["format"], 3), "has format 3; this version reads up to 2. Install a newer cosep"),
         (_with(["format"], 0), "has format 0"),
         (_with(["format"], True), "format is bool; int is needed"),
         (_with(["format"], _GONE), "has no 'format'"),
@@ -132,10 +132,10 @@ _GONE = object()
         (_with(["groups", 0, "kept"], []), r"groups\[0\].kept is empty"),
         (_with(["groups", 1, "group"], "a"), "names a group twice"),
         (_with(["groups", 0, "width"], _GONE), r"groups\[0\] has no 'width'"),
-        (_with(["groups", 0, "selection", "scores"], ["high"]), r"selection.scores must hold numbers only"),
-        (_with(["groups", 0, "selection", "k"], "three"), r"selection.k is 'three'"),
-        (_with(["groups", 0, "selection", "notes"], [1]), r"selection.notes must hold text only"),
-        (_with(["groups", 0, "selection"], []), r"selection is a list"),
+        (_with(["groups", 0, "evidence", "scores"], ["high"]), r"evidence.scores must hold numbers only"),
+        (_with(["groups", 0, "evidence", "k"], "three"), r"evidence.k is 'three'"),
+        (_with(["groups", 0, "notes"], [1]), r"groups\[0\].notes must hold text only"),
+        (_with(["groups", 0, "evidence"], []), r"evidence is list; dict is needed"),
         (_with(["layout", 0, "side"], "up"), r"layout\[0\].side is 'up'; it must be 'out' or 'in'"),
         (_with(["layout", 0, "kept"], [3, 1]), r"layout\[0\].kept must be different numbers in ascending order"),
         (_with(["layout", 0, "kept"], []), r"layout\[0\].kept is empty"),
@@ -154,3 +154,27 @@ def test_a_damaged_document_is_refused_with_what_is_wrong_and_where(plan, change
 def test_what_is_not_an_object_is_not_a_plan(document):
     with pytest.raises(PlanError, match=r"the plan is a .*; a JSON object is needed"):
         plan_from_document(document)
+
+
+def test_a_document_of_the_first_format_is_read_and_what_the_group_says_holds(grouped, plan):
+    document = plan_to_document(plan)
+    document["format"] = 1
+    for entry in document["groups"]:
+        evidence = entry.pop("evidence")
+        # After a roll-back that version left the kept channels and the reason of the choice under `selection`.
+        stale = {"channels": entry["width"], "kept": [0], "reason": "stale", "notes": entry.pop("notes")}
+        entry["selection"] = {**evidence, **stale}
+    document["groups"][1]["selection"] = None
+    for name in ("input", "cost", "notes"):
+        del document[name]
+    read = plan_from_document(document)
+    assert [(g.kept, g.reason, g.width) for g in read.groups] == [(g.kept, g.reason, g.width) for g in plan.groups]
+    assert read.groups[0].selection == plan.groups[0].selection
+    assert (read.layout, read.fingerprint) == (plan.layout, plan.fingerprint)
+
+
+def test_kept_channels_reason_and_notes_stand_in_one_place(plan):
+    entry = plan_to_document(plan)["groups"][0]
+    assert {"kept", "reason", "notes"}.isdisjoint(entry["evidence"])
+    moved = plan.groups[0].keeping((1, 5), "why")
+    assert (moved.kept, moved.reason) == (moved.selection.kept, moved.selection.reason) == ((1, 5), "why")

@@ -13,6 +13,7 @@ from cosep.cli.demo import demo_command
 from cosep.cli.export import export_command
 from cosep.cli.inspect import inspect_command
 from cosep.cli.options import with_settings
+from cosep.cli.plan import plan_command
 from cosep.cli.prune import prune_command
 from cosep.cli.report import report_command
 from cosep.cli.train import train_command
@@ -41,6 +42,7 @@ def cosep(
 
 app.command("demo")(demo_command)
 app.command("inspect")(inspect_command)
+app.command("plan")(with_settings(plan_command))
 app.command("prune")(with_settings(prune_command))
 app.command("report")(report_command)
 app.command("compare")(with_settings(compare_command))

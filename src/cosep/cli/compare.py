@@ -24,8 +24,8 @@ def compare_command(
         str,
         typer.Option(
             "--with",
-            help="Methods, separated by commas: random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
-            "random-in-cluster, cosep-magnitude, cosep-mass.",
+            help="Criteria, separated by commas: random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
+            "random-in-cluster, cosep-magnitude, cosep-mass, or path/to/file.py:factory.",
         ),
     ] = "random,l2,fpgm",
     out: Annotated[
@@ -39,7 +39,8 @@ def compare_command(
         Path | None, typer.Option(help="A run whose widths all methods get, instead of what CoSeP finds first.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Of the recovery.", min=1, show_default="128; with paper on image folders 256")
+        int | None,
+        typer.Option(help="Batch size for fine-tuning.", min=1, show_default="128; with paper on image folders 256"),
     ] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     holdout: Annotated[

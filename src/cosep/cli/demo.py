@@ -27,7 +27,6 @@ def demo_command(
     Example: cosep demo
     """
     from cosep.config import DeviceConfig, preset, replace_settings
-    from cosep.criteria import random_channels
     from cosep.data import load_data
     from cosep.pipeline import prune
     from cosep.recovery.training import TrainConfig, train
@@ -37,9 +36,7 @@ def demo_command(
     _clear(out)
     say = (lambda text: None) if quiet else partial(console.print, highlight=False)
     source = load_data(DATA, seed=seed, batch_size=64)
-    config = replace_settings(
-        preset(), {"seed": seed, "select": {"seed": seed}, "recover": {"share": 1.0}, "device": {"accelerator": "cpu"}}
-    )
+    config = replace_settings(preset(), {"seed": seed, "recover": {"share": 1.0}, "device": {"accelerator": "cpu"}})
     say("1. Training a small residual network on 8 x 8 images of digits")
     base = train(
         partial(load_model, MODEL, classes=len(source.class_names)),
@@ -57,11 +54,7 @@ def demo_command(
         result = pruned(run=out, about=about, callbacks=callbacks)
     say("3. The same widths with channels drawn at random, and the same recovery")
     widths = {plan.group: len(plan.kept) for plan in result.plan.groups}
-    rival = pruned(
-        choose=lambda _model, group, _layout: random_channels(
-            group.width, widths[group.name], blocks=group.blocks, seed=seed
-        )
-    )
+    rival = pruned(criterion="random", widths=widths)
     if not quiet:
         console.print(summary_table(result.report))
         ours, theirs = (r.report["groups"][-1]["accuracy"] for r in (result, rival))

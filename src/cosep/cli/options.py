@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from cosep.config import PruneConfig, paper_recovery, preset, replace_settings
+from cosep.config import PruneConfig, paper_recovery, plain_kind, preset, replace_settings
 
 # Names that people know from the paper, beside the settings' own.
 ALIASES = {"select.degree": ("--p",)}
@@ -38,7 +38,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         name = path.replace(".", "_")
         paths[name] = path
         names = list(flags[path])
-        if kind is bool:
+        if plain_kind(kind) is bool:
             names = [f"{flag}/--no-{flag[2:]}" for flag in names]
         option = typer.Option(*names, help=help_text, rich_help_panel=f"Settings: {stage}", show_default=False)
         parameters.append(
@@ -81,8 +81,6 @@ def configured(
         stored = read_toml(file)
         stored.pop("about", None)  # what a run folder's config.toml says of its model and data
         config = replace_settings(config, stored)
-    if "seed" in changes:
-        changes = {**changes, "select": {"seed": changes["seed"], **changes.get("select", {})}}
     return replace_settings(config, changes)
 
 
@@ -107,11 +105,12 @@ def _settings() -> dict[str, tuple[Any, str, str]]:
 
 
 def _shown(value: object) -> object:
-    return "none" if value == "" else value
+    return "none" if value is None else value
 
 
 def _optional(kind: Any, name: str) -> Any:
     """The type of a flag that may be left out."""
+    kind = plain_kind(kind)
     if get_origin(kind) is not Literal:
         assert kind in (int, float, bool, str), f"the setting {name} has a type for which there is no flag"
         return kind | None

@@ -23,8 +23,12 @@ def prune_command(
         str, typer.Option(help="default: what works best as far as we measured; paper: the published protocol.")
     ] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan from `cosep plan`, edited or not: keep the channels that it names.")
+    ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Of the recovery.", min=1, show_default="128; with paper on image folders 256")
+        int | None,
+        typer.Option(help="Batch size for fine-tuning.", min=1, show_default="128; with paper on image folders 256"),
     ] = None,
     holdout: Annotated[
         float | None,
@@ -48,6 +52,7 @@ def prune_command(
     """
     from cosep.data import load_data
     from cosep.pipeline import prune
+    from cosep.records import Plan
     from cosep.recovery.training import training_seconds
 
     settings = configured(preset, config, changes, model=model, data=data)
@@ -77,6 +82,7 @@ def prune_command(
             holdout=source.holdout,
             run=out,
             about=about,
+            plan=None if plan is None else Plan.load(plan),
             callbacks=callbacks,
         )
     if not quiet:

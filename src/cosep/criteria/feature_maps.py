@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from cosep.criteria.view import GroupView
 from cosep.errors import ConfigError
+from cosep.groups.numbering import output_columns
+from cosep.models.modes import evaluating
+from cosep.observation.taps import tapped
 
+HRANK_IMAGES = 500  # as in its paper
+CHIP_IMAGES = 640  # the five batches of 128 of its authors' code
 BLOCK_NUMBERS = 8_000_000  # of float64 that CHIP works on at once: 64 MB
 
 
@@ -55,3 +63,33 @@ def _checked(name: str, maps: Tensor) -> Tensor:
     if not bool(maps.isfinite().all()):
         raise ConfigError(f"{name} needs finite feature maps, and this layer gives nan or infinite values.")
     return maps.detach().double()
+
+
+def by_hrank(view: GroupView) -> Tensor:
+    """The mean rank of each channel's feature maps."""
+    return _by_maps(view, "hrank", hrank, HRANK_IMAGES)
+
+
+def by_chip(view: GroupView) -> Tensor:
+    """How much of the feature maps' nuclear norm each channel carries alone."""
+    return _by_maps(view, "chip", chip, CHIP_IMAGES)
+
+
+def _by_maps(view: GroupView, name: str, criterion: Callable[[Tensor], Tensor], images: int) -> Tensor:
+    """The mean of a criterion over images; one pass serves all groups."""
+
+    def gather() -> dict[str, Tensor]:
+        groups, layout, seen = view.network.groups, view.layout, 0
+        total = {group.name: torch.zeros(group.width, dtype=torch.float64) for group in groups}
+        producers = list(dict.fromkeys(name for group in groups for name in group.producers))
+        with evaluating(view.model), tapped(view.model, producers, "activation", pooled=False) as maps:
+            for inputs, _ in view.images(images):
+                view.model(inputs)
+                seen += len(inputs)
+                for group in groups:
+                    for producer in group.producers:
+                        for columns in output_columns(group, producer, layout):
+                            total[group.name] += len(inputs) * criterion(maps[producer][:, columns]).cpu()
+        return {group: sums / seen for group, sums in total.items()}
+
+    return view.network.once(name, gather)[view.group.name]

@@ -7,13 +7,15 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvTransposeNd
 
+from cosep.criteria.view import GroupView
 from cosep.errors import ConfigError
+from cosep.groups.numbering import output_columns
+from cosep.layers import channel_axis, is_batchnorm, mixing
 from cosep.models.modes import logits_of, training_flags_kept
 
-Criterion = Literal["l1", "l2", "bn-scale", "taylor"]
+Name = Literal["l1", "l2", "bn-scale", "taylor"]
+TAYLOR_IMAGES = 1024  # calibration images behind the gradients: our choice, as Torch-Pruning leaves it to the user
 
 # A layer, and which of its outputs (width,) are the group's channels.
 Outputs = Sequence[tuple[nn.Module, Tensor]]
@@ -34,7 +36,7 @@ class _Item(NamedTuple):
         return iter((self.dep, self.idxs))
 
 
-def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
+def importance(criterion: Name, outputs: Outputs) -> Tensor:
     """Torch-Pruning's importance of a group's channels, (width,), from the filters that make them.
 
     l1, l2: the norm of the filter (Li et al. 2017). bn-scale: |gamma| of BatchNorm (Liu et al. 2017), for which the
@@ -56,9 +58,9 @@ def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
     items = []
     for module, columns in outputs:
         _refuse_unreadable(criterion, module)
-        if isinstance(module, _BatchNorm):
+        if is_batchnorm(module):
             handler = tp.prune_batchnorm_out_channels
-        elif isinstance(module, nn.Linear):
+        elif channel_axis(module) == -1:
             handler = tp.prune_linear_out_channels
         else:
             handler = tp.prune_conv_out_channels
@@ -75,7 +77,7 @@ def importance(criterion: Criterion, outputs: Outputs) -> Tensor:
     return torch.as_tensor(found).detach().double().cpu()
 
 
-def _refuse_unreadable(criterion: Criterion, module: nn.Module) -> None:
+def _refuse_unreadable(criterion: Name, module: nn.Module) -> None:
     """Refuse in words what Torch-Pruning would read wrongly or fail at."""
     kind, weight = type(module).__name__, getattr(module, "weight", None)
     if weight is None:
@@ -84,7 +86,7 @@ def _refuse_unreadable(criterion: Criterion, module: nn.Module) -> None:
         raise ConfigError(
             f"taylor needs gradients, and a {kind} of this group has none: is it frozen? Leave taylor out."
         )
-    if isinstance(module, _ConvTransposeNd) and module.groups > 1:
+    if getattr(module, "transposed", False) and getattr(module, "groups", 1) > 1:
         raise ConfigError(f"{criterion} cannot be read from a {kind} in groups. Leave {criterion} out.")
 
 
@@ -95,10 +97,7 @@ def fpgm(outputs: Outputs) -> Tensor:
     """
     total = torch.zeros(len(outputs[0][1]), dtype=torch.float64)
     for module, columns in outputs:
-        weight: Tensor = module.get_parameter("weight").detach().double().cpu()
-        if isinstance(module, _ConvTransposeNd):
-            weight = weight.unflatten(0, (module.groups, -1)).transpose(1, 2).flatten(0, 1)
-        filters = weight[columns].flatten(1)
+        filters = mixing(module).filters(module)[columns]
         total += torch.cdist(filters, filters).sum(1)
     return total
 
@@ -112,3 +111,45 @@ def with_gradients(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -
             logits = logits_of(model, inputs)
             nn.functional.cross_entropy(logits, labels.to(logits.device), reduction="sum").backward()
     return model
+
+
+def by_l1(view: GroupView) -> Tensor:
+    """The L1 norm of each channel's filters."""
+    return importance("l1", view.outputs())
+
+
+def by_l2(view: GroupView) -> Tensor:
+    """The L2 norm of each channel's filters."""
+    return importance("l2", view.outputs())
+
+
+def by_fpgm(view: GroupView) -> Tensor:
+    """How far each channel's filters are from all others."""
+    return fpgm(view.outputs())
+
+
+def by_batchnorm(view: GroupView) -> Tensor:
+    """The scales of the BatchNorms behind the channels."""
+    names = dict.fromkeys(piece.module for piece in view.group.slices if piece.side == "out")
+    norms = [name for name in names if is_batchnorm(view.model.get_submodule(name))]
+    return importance(
+        "bn-scale",
+        [
+            (view.model.get_submodule(name), columns)
+            for name in norms
+            for columns in output_columns(view.group, name, view.layout)
+        ],
+    )
+
+
+def by_taylor(view: GroupView) -> Tensor:
+    """The first-order effect of each channel on the loss; the gradients of one pass serve all groups."""
+
+    def gather() -> dict[str, Tensor]:
+        try:
+            with_gradients(view.model, view.images(TAYLOR_IMAGES))
+            return {group.name: importance("taylor", view.outputs(group)) for group in view.network.groups}
+        finally:
+            view.model.zero_grad()
+
+    return view.network.once("taylor", gather)[view.group.name]

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from cosep.errors import TraceError
 from cosep.groups.flow import Flow, SideKey, follow
+from cosep.layers import kind_of
 from cosep.models.acceptance import check_structure
 from cosep.records import Group, Scope, Side, Slice
 
@@ -89,20 +89,17 @@ def _follow_all(flow: Flow, example: Tensor, deadline: float) -> None:
         raise TraceError(
             f"the model returns shape {tuple(output.shape)} for one input; logits (1, classes) are needed."
         )
-    idle = [
-        n for n, m in flow.modules.items() if n not in flow.calls and any(True for _ in m.parameters(recurse=False))
-    ]
-    if idle:
-        _follow_training(flow, example, deadline)
+    _follow_training(flow, example, deadline)
 
 
 def _follow_training(flow: Flow, example: Tensor, deadline: float) -> None:
-    """Auxiliary heads run only in training mode: a second pass learns what they tie, so that training still works."""
+    """Some layers run, and some buffers are filled, in training mode only: a second pass learns what they tie."""
     calls, macs, places = Counter(flow.calls), Counter(flow.macs), dict(flow.places)
     flow.model.train()
     try:
-        follow(flow, torch.cat([example, example]), deadline)
-    except TraceError:
+        with torch.random.fork_rng(devices=[example.device] if example.is_cuda else []):
+            follow(flow, torch.cat([example, example]), deadline, returned="returned in training")
+    except (TraceError, TimeoutError):
         pass  # a model that cannot be trained on this input is still a model that can be evaluated
     finally:
         flow.model.eval()
@@ -146,9 +143,8 @@ def _tie_shared_parameters(flow: Flow) -> None:
 def _produces(flow: Flow, key: SideKey) -> bool:
     """Whether a side makes channels out of other ones."""
     module = flow.modules.get(key[0])
-    if key[1] != "out" or not isinstance(module, (_ConvNd, nn.Linear)):
-        return False
-    return not (isinstance(module, _ConvNd) and module.groups == module.in_channels and module.groups > 1)
+    kind = kind_of(module)
+    return key[1] == "out" and kind is not None and not kind.passes(module)
 
 
 def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | None, notes: frozenset[str]) -> Group:
@@ -218,8 +214,10 @@ def _with_blocks(flow: Flow, group: Group) -> Group:
         return group
     blocks = 1
     for piece in group.slices:
-        parts = _parts(flow.modules.get(piece.module))
-        if parts == 1:
+        module = flow.modules.get(piece.module)
+        kind = kind_of(module)
+        parts = kind.parts(module) if kind is not None else 1
+        if kind is None or parts == 1:
             continue
         size = len(flow.sides[piece.module, piece.side])
         block = piece.positions // (size // parts)  # (width, span)
@@ -230,22 +228,11 @@ def _with_blocks(flow: Flow, group: Group) -> Group:
         if piece.span == 1 and group.width == size and torch.equal(block[:, 0], consecutive):
             blocks = math.lcm(blocks, parts)
             continue
-        what = "group normalisation" if isinstance(flow.modules[piece.module], nn.GroupNorm) else "grouped convolution"
-        return replace(
-            group, scope=None, why_not=f"{what} {piece.module}, whose groups must stay equal, holds other channels too"
-        )
+        why = f"{kind.parts_name} {piece.module}, whose groups must stay equal, holds other channels too"
+        return replace(group, scope=None, why_not=why)
     if group.width % blocks or group.width == blocks:
         return replace(group, scope=None, why_not="grouped layers whose groups must stay equal leave nothing to remove")
     return replace(group, blocks=blocks)
-
-
-def _parts(module: nn.Module | None) -> int:
-    """Into how many equal parts a module divides its channels."""
-    if isinstance(module, _ConvNd) and module.groups != module.in_channels:
-        return module.groups
-    if isinstance(module, nn.GroupNorm) and module.num_groups != module.num_channels:
-        return module.num_groups
-    return 1
 
 
 def _slice(group: Group, module: str) -> Slice:

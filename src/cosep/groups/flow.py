@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from cosep.errors import TraceError
 from cosep.groups import operations as ops
 from cosep.groups.labels import CONSTANT, Labels, aligned, compress, moved, varying
+from cosep.layers import bare_axis, kind_of, mixing, side_size
 from cosep.records import Side
 
 SideKey = tuple[str, Side]
@@ -71,34 +71,8 @@ class Flow:
     def side(self, key: SideKey) -> Tensor:
         """The labels of a module side or of a bare tensor: (size,), made when first asked for."""
         if key not in self.sides:
-            self.sides[key] = self.labels.fresh(side_size(self.modules, self.tensors, key))
+            self.sides[key] = self.labels.fresh(side_size(self.modules, *key))
         return self.sides[key]
-
-
-def side_size(modules: dict[str, nn.Module], tensors: dict[str, Tensor], key: SideKey) -> int:
-    """How many channels a side holds."""
-    name, side = key
-    module = modules.get(name)
-    if module is None or (name in tensors):
-        return tensors[name].shape[bare_axis(tensors[name])]
-    if isinstance(module, _ConvNd):
-        return module.out_channels if side == "out" else module.in_channels
-    if isinstance(module, nn.Linear):
-        return module.out_features if side == "out" else module.in_features
-    if isinstance(module, _NormBase):
-        return module.num_features
-    if isinstance(module, nn.GroupNorm):
-        return module.num_channels
-    if isinstance(module, nn.LayerNorm):
-        return int(module.normalized_shape[-1])
-    assert isinstance(module, nn.PReLU)
-    return module.num_parameters
-
-
-def bare_axis(tensor: Tensor) -> int:
-    """The axis along which a parameter of no known layer holds channels: its only long one, or else the first."""
-    long = [d for d in range(tensor.ndim) if tensor.shape[d] > 1]
-    return long[0] if len(long) == 1 else 0
 
 
 def owner(flow: Flow, name: str) -> tuple[str, nn.Module, str]:
@@ -111,29 +85,24 @@ def side_of(flow: Flow, key: AxisKey) -> SideKey | None:
     """Which module side an axis of a parameter belongs to; None for axes that hold no channels of their own."""
     name, axis = key
     path, module, attribute = owner(flow, name)
-    if isinstance(module, _ConvNd) and attribute in ("weight", "bias"):
-        if attribute == "bias":
-            return path, "out"
-        if axis > 1:
-            return None
-        out = (axis == 0) != isinstance(module, _ConvTransposeNd)
-        if module.groups > 1 and axis == 1:
-            return None  # this axis is shared by the groups: the rule for convolutions knows what to do
-        return path, "out" if out else "in"
-    if isinstance(module, nn.Linear) and attribute in ("weight", "bias"):
-        return path, "out" if axis == 0 else "in"
-    if isinstance(module, (_NormBase, nn.GroupNorm, nn.PReLU)) and attribute in (
-        "weight",
-        "bias",
-        "running_mean",
-        "running_var",
-    ):
-        return path, "out"
-    if isinstance(module, nn.LayerNorm) and attribute in ("weight", "bias"):
-        return (path, "out") if len(module.normalized_shape) == 1 else None
+    kind = kind_of(module)
+    if kind is not None and attribute in kind.tensors:
+        side = kind.side_of(module, attribute, axis)
+        return None if side is None else (path, side)
     if axis != bare_axis(flow.tensors[name]):
         return None
     return name, "out"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation of torch as it ran."""
+
+    name: str
+    func: Any
+    args: Any
+    kwargs: Any
+    result: Any
 
 
 class _Tracer(TorchDispatchMode):
@@ -146,6 +115,7 @@ class _Tracer(TorchDispatchMode):
         self.known: Any = WeakTensorKeyDictionary()
         self.stack: list[str] = []
         self.deadline = deadline
+        self.busy = False  # at work on a rule: what happens meanwhile is no operation of the model's
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -166,7 +136,11 @@ class _Tracer(TorchDispatchMode):
         base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
         result = func(*args, **kwargs)
         if any(i.labels is not None or i.axes for i in inputs):
-            self.step(base, func, args, kwargs, result)
+            self.busy = True
+            try:
+                self.step(base, func, args, kwargs, result)
+            finally:
+                self.busy = False
         return result
 
     def info(self, tensor: Tensor) -> Info:
@@ -198,49 +172,17 @@ class _Tracer(TorchDispatchMode):
     # -- the rules
 
     def step(self, name: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if name in ("convolution", "_convolution", "convolution_overrideable"):
-            self.convolution(args, kwargs, result)
-        elif name in ("mm", "addmm", "linear"):
-            self.product(name, args, result)
-        elif name in ops.BATCH_NORMS:
-            self.norm(args[0], [a for a in args[1:5] if isinstance(a, Tensor)], _first(result), axis=1)
-        elif name == "native_group_norm":
-            self.norm(args[0], [a for a in args[1:3] if isinstance(a, Tensor)], _first(result), axis=1)
-        elif name == "native_layer_norm":
-            self.norm(args[0], [a for a in args[2:4] if isinstance(a, Tensor)], _first(result), axis=args[0].ndim - 1)
-        elif name == "copy":
-            self.copy(args, result)
-        elif name in ops.IDENTITY or (name == "as_strided" and _same_values(args[0], result)):
+        rule = _RULES.get(name)
+        if rule is not None:
+            rule(self, Call(name, func, args, kwargs, result))
+        elif name == "as_strided" and _same_values(args[0], result):
             self.put_all(result, self.info(args[0]))
-        elif name in ops.POINTWISE:
-            self.pointwise(name, args, kwargs, result)
-        elif name in ops.RESHAPES:
-            self.reshape(name, args[0], result)
-        elif name in ops.MOVES:
-            self.move(args[0], result, lambda t: _first(func(t, *args[1:], **kwargs)))
-        elif name == "expand":
-            self.move(args[0], result, lambda t: t.expand(result.shape))
-        elif name in ops.SPATIAL:
-            self.spatial(name, args[0], result)
-        elif name in ops.REDUCTIONS:
-            self.reduction(name, args, kwargs, result)
-        elif name == "constant_pad_nd":
-            self.pad(args[0], args[1], result)
-        elif name in ("cat", "stack"):
-            self.join(name, args, kwargs, result)
-        elif name in (
-            "split",
-            "split_with_sizes",
-            "chunk",
-            "unbind",
-            "slice",
-            "select",
-            "unsafe_split",
-            "unsafe_chunk",
-        ):
-            self.pick(name, func, args, kwargs, result)
         else:
             self.unknown(name, args, kwargs)
+
+    def leaves(self, tensor: Tensor, how: str) -> None:
+        """Numbers that Python or another library reads come back as constants, whatever they were made of."""
+        self.fix(self.info(tensor), f"leaves torch in {self.where} ({how})")
 
     def unknown(self, name: str, args: Any, kwargs: Any) -> None:
         for tensor in _tensors(args, kwargs):
@@ -286,17 +228,19 @@ class _Tracer(TorchDispatchMode):
             self.labels.merge(self.flow.side(side)[index.reshape(-1)], labels, reason)
         return fine
 
-    def layer(self, weight: Tensor, kinds: tuple[type, ...]) -> tuple[str, Any] | None:
-        """The layer whose own weight this tensor is, possibly normalised on the way; None for anything else."""
+    def layer(self, weight: Tensor, operation: str) -> tuple[str, Any] | None:
+        """The layer whose own weight an operation is given, possibly normalised on the way; None for anything else."""
         info = self.info(weight)
         for name in {key[0] for key in info.axes} or {self.flow.names.get(id(weight), "")}:
             if not name:
                 continue
             path, module, attribute = owner(self.flow, name)
-            if attribute == "weight" and isinstance(module, kinds) and module._parameters.get("weight") is not None:
-                straight = isinstance(module, _ConvNd)
+            kind = kind_of(module)
+            if kind is None or kind.operation != operation:
+                continue
+            if attribute == "weight" and module._parameters.get("weight") is not None:
                 for (n, axis), index in info.axes.items():
-                    dim = axis if straight else 1 - axis
+                    dim = 1 - axis if operation == "product" else axis  # a linear layer's weight comes turned
                     if n == name and varying(index) != (dim,):
                         return None
                 if info.computed:
@@ -304,11 +248,11 @@ class _Tracer(TorchDispatchMode):
                 return path, module
         return None
 
-    def convolution(self, args: Any, kwargs: Any, result: Tensor) -> None:
+    def convolution(self, args: Any, result: Tensor) -> None:
         x, weight, bias = args[0], args[1], args[2]
         groups = int(args[8])
         inputs = x.shape[1] if x.ndim == weight.ndim else 0
-        found = self.layer(weight, (_ConvNd,))
+        found = self.layer(weight, "convolution")
         if x.ndim != weight.ndim or (found is None and groups != inputs):
             self.fix(
                 self.info(x), self.not_plain("a convolution in {} whose weight is not a plain parameter of a layer")
@@ -330,7 +274,7 @@ class _Tracer(TorchDispatchMode):
             else x.numel() // x.shape[0] * (weight.numel() // x.shape[1])
         )
         out = self.flow.side((path, "out"))
-        if module.groups == module.in_channels and module.groups > 1:
+        if mixing(module).passes(module):
             if entering is not None:
                 self.labels.merge(entering.repeat_interleave(module.out_channels // groups), out, f"passes {path}")
             else:
@@ -355,7 +299,7 @@ class _Tracer(TorchDispatchMode):
             if self.info(weight).labels is None:
                 self.known[turned] = Info(axes={k: v.t() for k, v in self.info(weight).axes.items()})
             bias, weight = (args[2] if len(args) > 2 else None), turned
-        found = self.layer(weight, (nn.Linear,)) if self.info(weight).labels is None else None
+        found = self.layer(weight, "product") if self.info(weight).labels is None else None
         if found is None:
             reason = self.not_plain("a product in {} with a matrix that is not the weight of a linear layer")
             self.fix(self.info(x), reason)
@@ -374,8 +318,9 @@ class _Tracer(TorchDispatchMode):
 
     batch = 1
 
-    def norm(self, x: Tensor, others: Sequence[Tensor], result: Tensor, axis: int) -> None:
+    def norm(self, x: Tensor, weights: Sequence[Any], result: Tensor, axis: int) -> None:
         info = self.info(x)
+        others = [tensor for tensor in weights if isinstance(tensor, Tensor)]
         if info.labels is None:  # weights that are normalised before use, and the gains that they get
             gains = {k: _along(i.reshape(-1), axis, x.ndim) for t in others for k, i in self.info(t).axes.items()}
             self.put(result, Info(axes={**info.axes, **gains}, computed=True))
@@ -392,6 +337,10 @@ class _Tracer(TorchDispatchMode):
         target, source = args[0], args[1]
         whole = target.untyped_storage().nbytes() <= target.numel() * target.element_size()
         if whole and target.shape == source.shape:
+            labels = self.info(source).labels
+            if labels is not None and self.info(target).axes:  # a buffer that keeps what was computed
+                field = compress(self.labels.canonical(labels))
+                self.match_axes(field, target, f"copied into a tensor of fixed size in {self.where}")
             self.put(result, self.info(source))
         else:
             self.unknown("copy into a slice", args, {})
@@ -455,7 +404,13 @@ class _Tracer(TorchDispatchMode):
         if meeting - tied:
             self.labels.fix(labels, reason)
 
-    def reshape(self, name: str, x: Tensor, result: Tensor) -> None:
+    def made_like(self, x: Tensor, result: Tensor) -> None:
+        """A tensor made on the device of another: of its shape it holds its channels, else none."""
+        info = self.info(x)
+        if info.labels is not None and x.shape == result.shape:
+            self.put(result, Info(compress(self.labels.canonical(info.labels))))
+
+    def reshape(self, x: Tensor, result: Tensor) -> None:
         info = self.info(x)
         axes = {k: moved(v, x.shape, lambda t: t.reshape(result.shape)) for k, v in info.axes.items()}
         if info.labels is None:
@@ -617,8 +572,56 @@ class _Tracer(TorchDispatchMode):
         return self.labels.canonical(labels)
 
 
-def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
-    """Run the model once on the input, filling the flow; returns the model's output."""
+class _Border(TorchFunctionMode):
+    """What the dispatcher does not see: tensors that are read from outside torch, and dropout, which ties nothing."""
+
+    def __init__(self, tracer: _Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ops.EXITS and args and isinstance(args[0], Tensor) and not self.tracer.busy:
+            self.tracer.leaves(args[0], name.strip("_"))
+        if name in ops.DROPOUTS:
+            return args[0] if args else (kwargs or {})["input"]
+        return func(*args, **(kwargs or {}))
+
+
+_Rule = Callable[[_Tracer, Call], None]
+
+
+def _table(*entries: tuple[Iterable[str], _Rule]) -> dict[str, _Rule]:
+    """The rule of each operation; where several entries name one, the first counts."""
+    return {name: rule for names, rule in reversed(entries) for name in names}
+
+
+_RULES = _table(
+    (ops.CONVOLUTIONS, lambda t, c: t.convolution(c.args, c.result)),
+    (ops.MATRIX_PRODUCTS, lambda t, c: t.product(c.name, c.args, c.result)),
+    (ops.BATCH_NORMS, lambda t, c: t.norm(c.args[0], c.args[1:5], _first(c.result), axis=1)),
+    (["native_group_norm"], lambda t, c: t.norm(c.args[0], c.args[1:3], _first(c.result), axis=1)),
+    (["native_layer_norm"], lambda t, c: t.norm(c.args[0], c.args[2:4], _first(c.result), axis=c.args[0].ndim - 1)),
+    (["copy"], lambda t, c: t.copy(c.args, c.result)),
+    (["_local_scalar_dense"], lambda t, c: t.leaves(c.args[0], "item")),
+    (ops.IDENTITY, lambda t, c: t.put_all(c.result, t.info(c.args[0]))),
+    (ops.POINTWISE, lambda t, c: t.pointwise(c.name, c.args, c.kwargs, c.result)),
+    (ops.MAKERS, lambda t, c: t.made_like(c.args[0], c.result)),
+    (ops.RESHAPES, lambda t, c: t.reshape(c.args[0], c.result)),
+    (ops.MOVES, lambda t, c: t.move(c.args[0], c.result, lambda x: _first(c.func(x, *c.args[1:], **c.kwargs)))),
+    (["expand"], lambda t, c: t.move(c.args[0], c.result, lambda x: x.expand(c.result.shape))),
+    (ops.SPATIAL, lambda t, c: t.spatial(c.name, c.args[0], c.result)),
+    (ops.REDUCTIONS, lambda t, c: t.reduction(c.name, c.args, c.kwargs, c.result)),
+    (["constant_pad_nd"], lambda t, c: t.pad(c.args[0], c.args[1], c.result)),
+    (["cat", "stack"], lambda t, c: t.join(c.name, c.args, c.kwargs, c.result)),
+    (ops.PICKS, lambda t, c: t.pick(c.name, c.func, c.args, c.kwargs, c.result)),
+)
+
+
+def follow(
+    flow: Flow, example_input: Tensor, deadline: float, *, returned: str = "feeds the classifier's output"
+) -> Any:
+    """Run the model once on the input, filling the flow; returns the model's output, whose channels stay."""
     tracer = _Tracer(flow, deadline)
     tracer.batch = example_input.shape[0]
     handles = []
@@ -638,7 +641,7 @@ def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
         handles.append(module.register_forward_pre_hook(entered(name), prepend=True))
         handles.append(module.register_forward_hook(left))
     try:
-        with torch.no_grad(), tracer:
+        with torch.no_grad(), tracer, _Border(tracer):
             output = flow.model(example_input)
     except Exception as error:
         if isinstance(error, TimeoutError):
@@ -653,7 +656,7 @@ def follow(flow: Flow, example_input: Tensor, deadline: float) -> Any:
     for tensor in _tensors((output,), {}):
         info = tracer.info(tensor)
         if info.labels is not None:
-            flow.labels.fix(info.labels, "feeds the classifier's output")
+            flow.labels.fix(info.labels, returned)
     return output
 
 

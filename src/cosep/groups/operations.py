@@ -49,3 +49,17 @@ BATCH_NORMS = _words(
     miopen_batch_norm batch_norm _batch_norm_with_update _batch_norm_no_update _batch_norm_impl_index
     """
 )
+CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_overrideable"})
+MATRIX_PRODUCTS = frozenset({"mm", "addmm", "linear"})
+PICKS = _words("split split_with_sizes chunk unbind slice select unsafe_split unsafe_chunk")
+MAKERS = frozenset({"new_empty", "new_zeros", "new_ones", "new_full"})
+# Methods and functions by their Python names.
+EXITS = frozenset(
+    {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "__deepcopy__", "__reduce_ex__"}
+)
+DROPOUTS = _words(
+    """
+    dropout dropout_ dropout1d dropout2d dropout3d feature_dropout feature_dropout_ alpha_dropout alpha_dropout_
+    feature_alpha_dropout feature_alpha_dropout_
+    """
+)

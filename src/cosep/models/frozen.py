@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from cosep.layers import is_batchnorm
 
 
 def frozen_batchnorms(model: nn.Module) -> frozenset[nn.Module]:
@@ -16,7 +17,7 @@ def frozen_batchnorms(model: nn.Module) -> frozenset[nn.Module]:
     return frozenset(
         module
         for module in model.modules()
-        if isinstance(module, _BatchNorm)
+        if is_batchnorm(module)
         and ((model.training and not module.training) or (trainable and _without_gradient(module)))
     )
 

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from cosep.config import Tap
 from cosep.errors import CalibrationError
+from cosep.layers import channel_axis
 from cosep.models.passes import PassEnded
 from cosep.observation.checks import checked_layers
 
@@ -77,8 +78,8 @@ def tapped(model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pool
 
 
 def pool_of(module: nn.Module) -> _Pool:
-    """How this layer's output becomes (batch, channels): channels are last for linear layers, for all others second."""
-    return _pool_last if hasattr(module, "out_features") else _pool_second
+    """How this layer's output becomes (batch, channels): last in linear layers, second in most others."""
+    return _pool_last if channel_axis(module) == -1 else _pool_second
 
 
 def _pool_second(output: Tensor) -> Tensor:

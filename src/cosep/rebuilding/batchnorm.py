@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.errors import CalibrationError
+from cosep.layers import is_batchnorm
 from cosep.models.frozen import frozen_batchnorms
 from cosep.models.modes import evaluating
 from cosep.rebuilding.sweep import input_of
@@ -41,7 +42,7 @@ def reestimate_batchnorm(
     layers = {
         name: m
         for name, m in model.named_modules()
-        if isinstance(m, _BatchNorm) and m.track_running_stats and m.running_mean is not None and m not in frozen
+        if is_batchnorm(m) and m.track_running_stats and m.running_mean is not None and m not in frozen
     }
     if not layers:
         return ()
@@ -101,7 +102,7 @@ def _measuring(layers: dict[str, _BatchNorm], pooled: dict[str, _Pooled]) -> Ite
 
 def _pool(pooled: dict[str, _Pooled], name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
     """Merge one batch (Chan et al. 1979)."""
-    assert isinstance(layer, _BatchNorm)
+    assert is_batchnorm(layer)
     assert layer.running_mean is not None
     assert layer.running_var is not None
     count = output.numel() // layer.num_features

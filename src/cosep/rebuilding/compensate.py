@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from cosep.config import SurgeryConfig
 from cosep.errors import PlanError
+from cosep.layers import is_batchnorm, mixing, places_now
 from cosep.models.frozen import frozen_batchnorms
 from cosep.rebuilding.gram import GramSum, PatchStatistics, Spread, factored
 from cosep.rebuilding.patches import View, read_patches, read_weight, views_of, why_unreadable, write_weight
@@ -229,14 +229,13 @@ def _solve(
 def _receiver(model: nn.Module, consumer: str, rehearsal: Rehearsal) -> nn.Parameter | _BatchNorm | None:
     """Where a consumer's constant can go: its bias, else the BatchNorm that is given its output as it is, else None."""
     module = model.get_submodule(consumer)
-    # The outputs of a transposed convolution overlap: a constant at the taps is not a constant of the output.
-    if isinstance(module, _ConvTransposeNd):
+    if not mixing(module).takes_constant(module):
         return None
     bias = module._parameters.get("bias")
     if bias is not None:
         return bias
     norms = [model.get_submodule(name) for name, source in rehearsal.behind.items() if source == consumer]
-    if len(norms) != 1 or not isinstance(norms[0], _BatchNorm) or norms[0].running_mean is None:
+    if len(norms) != 1 or not is_batchnorm(norms[0]) or norms[0].running_mean is None:
         return None
     # A hook of the caller's between the two may scale the output, and the constant would have to be scaled with it.
     hooked = module._forward_hooks or norms[0]._forward_pre_hooks
@@ -246,12 +245,12 @@ def _receiver(model: nn.Module, consumer: str, rehearsal: Rehearsal) -> nn.Param
 @torch.no_grad()
 def _absorb(receiver: nn.Parameter | _BatchNorm, outputs: Tensor, constant: Tensor) -> None:
     """Add a constant (outputs,) to a bias, or take it from a running mean: BatchNorm(y + c) is y + c - mean, scaled."""
-    if isinstance(receiver, _BatchNorm):
-        mean = receiver.running_mean
-        assert mean is not None
-        mean[outputs.to(mean.device)] -= constant.to(mean)
-    else:
+    if isinstance(receiver, nn.Parameter):
         receiver[outputs.to(receiver.device)] += constant.to(receiver)
+        return
+    mean = receiver.running_mean
+    assert mean is not None
+    mean[outputs.to(mean.device)] -= constant.to(mean)
 
 
 def _checked(group: Group, kept: Sequence[int]) -> Tensor:
@@ -282,15 +281,7 @@ def _alive(group: Group, consumer: str, keep: Tensor, layout: Layout) -> tuple[T
     parts = [s.positions for s in group.slices if s.module == consumer and s.side == "in"]
     if not parts:
         raise PlanError(f"group {group.name!r} does not say where its channels enter its consumer {consumer!r}.")
-    positions = torch.cat(parts, dim=1)
-    left = layout.get((consumer, "in"))
-    if left is not None:
-        now = torch.full((int(positions.max()) + 1,), -1, dtype=torch.int64)
-        known = [(new, old) for new, old in enumerate(left) if old < len(now)]
-        if known:
-            new, old = torch.tensor(known, dtype=torch.int64).T
-            now[old] = new
-        positions = now[positions]
+    positions = places_now(layout, consumer, "in", torch.cat(parts, dim=1))
     alive = (positions >= 0).all(1)
     if bool((keep & ~alive).any()):
         gone = torch.nonzero(keep & ~alive).flatten().tolist()

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.errors import CalibrationError
+from cosep.layers import is_batchnorm
 from cosep.models.modes import device_of, evaluating
 from cosep.models.passes import PassEnded
 
@@ -196,7 +196,7 @@ def _rehearse(model: nn.Module, x: Tensor, read: tuple[str, ...]) -> Rehearsal:
         calls[name] = calls.get(name, 0) + 1
         if name in seen:
             seen[name].append(first_of(args, kwargs).clone())
-        if isinstance(module, _BatchNorm):
+        if is_batchnorm(module):
             given.setdefault(name, set()).add(next((n for n, t in made if t is first_of(args, kwargs)), ""))
 
     def after(name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -170,7 +170,10 @@ def _agreement(
         metric: separability_space(parts, replace(config.profile, metric=metric), histograms=binned)
         for metric in ("jm", "jm-histogram")
     }
-    kept = {metric: select(space, weights=weights, config=config.select).kept for metric, space in spaces.items()}
+    kept = {
+        metric: select(space, weights=weights, config=config.select, seed=config.seed).kept
+        for metric, space in spaces.items()
+    }
     return Agreement(
         group=group.name,
         gaussian=tuple(spaces["jm"].separability.tolist()),

@@ -46,16 +46,14 @@ class RunRecord:
         """Entry of the report, plan and evidence of every group, in the order of execution."""
         entries = self.report.get("groups", ())
         return [
-            (entry, replace(plan, selection=_fitting(plan)), self.evidence.get(index))
+            (entry, GroupPlan(plan.group, selection=_fitting(plan)), self.evidence.get(index))
             for index, (entry, plan) in enumerate(zip(entries, self.plan.groups, strict=True))
         ]
 
 
-def _fitting(plan: GroupPlan) -> Selection | None:
+def _fitting(plan: GroupPlan) -> Selection:
     """How a group was chosen, without what does not fit together: a choice of the caller's own may say anything."""
     chosen = plan.selection
-    if chosen is None:
-        return None
     clusters, medoids = chosen.clusters, chosen.medoids
     if len(clusters) != plan.width or max(clusters) >= len(medoids) or max(medoids) >= plan.width:
         chosen = replace(chosen, clusters=(), medoids=(), representatives=())

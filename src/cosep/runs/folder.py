@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cosep.config import upgraded
 from cosep.errors import ConfigError, RunError
 from cosep.storage.files import Seal, damage, is_inside, seal_of, sync
 from cosep.storage.folder import FILES, GATHERING, MANIFEST, READY
@@ -225,7 +226,12 @@ def refuse_links(folder: Path) -> None:
 
 
 def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
-    stored = flat(read_description(path.parent))
+    # What an earlier version wrote names some settings otherwise, and has none for those that are new since.
+    new = {"order": "one-by-one", "select.criterion": "cosep", "select.width_rule": "knee"}
+    read = read_description(path.parent)
+    stored = {name: value for name, value in flat(upgraded(read)).items() if value is not None}
+    if "seed" in read.get("select", {}):
+        stored = {**new, **stored}
     wanted = flat(json.loads(json.dumps(description)))
     for name in sorted(stored.keys() | wanted.keys()):
         if name not in stored:

@@ -1,29 +1,23 @@
-"""Before the first cut: what a run may prune, what it may spend, and the widths that its limits ask for."""
+"""Before the first cut: what a run may prune, what it may spend, and whether model and data fit together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
+import warnings
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from cosep.config import PruneConfig, amount
-from cosep.data.batches import check_targets, pair_of
+from cosep.config import PruneConfig
+from cosep.data.batches import check_loader, check_targets, pair_of
 from cosep.errors import CalibrationError, ConfigError, CosepError, DataError, ModelError
 from cosep.groups import groups_in_scope
-from cosep.measurement import latency, macs, parameters
 from cosep.models.acceptance import check_structure, check_values, unwrapped, warn_of_hooks
 from cosep.models.modes import evaluating, logits_of
 from cosep.models.passes import one_path
-from cosep.records import Group, Layout, Selection
+from cosep.records import Group
 from cosep.recovery import batch_count, check_trainable, fixed_part, updates_per_group
-from cosep.runs.state import Batches, Job
-from cosep.selection.limits import Fit, fitting_widths
-from cosep.surgery import apply_layout, layout_of
-
-LATENCY_REPEATS = 30
+from cosep.runs.state import Batches
 
 
 def accepted_model(model: nn.Module, config: PruneConfig, *, trains: bool) -> nn.Module:
@@ -38,6 +32,25 @@ def accepted_model(model: nn.Module, config: PruneConfig, *, trains: bool) -> nn
     if trains and config.recover.schedule != "none":
         check_trainable(model)
     return model
+
+
+def check_loaders(loaders: Mapping[str, Batches | None], config: PruneConfig) -> None:
+    """Refuse what is no loader, and held-out data that is missing; warn of a test set that is not unseen."""
+    for name, loader in loaders.items():
+        if loader is not None or name == "calibration":
+            check_loader(loader, name)
+    tested = loaders.get("evaluate")
+    if tested is not None and any(tested is loaders.get(part) for part in ("calibration", "train", "holdout")):
+        warnings.warn(
+            "evaluate is the same object as calibration, train or holdout: its accuracy is not that of unseen data. "
+            "Give the test set as evaluate.",
+            stacklevel=4,
+        )
+    if config.limits.max_drop is not None and loaders.get("holdout") is None:
+        raise ConfigError(
+            "limits.max_drop needs held-out data to measure the drop on, and `holdout` is None. "
+            "Give batches that are neither trained on nor reported."
+        )
 
 
 def chosen_groups(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
@@ -75,12 +88,6 @@ def budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:
         return train, batches, updates
     part = fixed_part(train, config.recover.share, seed=config.seed)
     return part, batch_count(part), updates
-
-
-def _any_channels(group: Group, width: int) -> tuple[int, ...]:
-    """As many channels as the width says, the same number in every block, to see what such a network would cost."""
-    size, each = group.width // group.blocks, -(-width // group.blocks)
-    return tuple(block * size + channel for block in range(group.blocks) for channel in range(each))
 
 
 def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:
@@ -166,44 +173,3 @@ def _scores(model: nn.Module, inputs: Tensor, where: str) -> Tensor:
             "anew in its forward (`x = x - mean` instead of `x -= mean`; no inplace=True in its first layer)."
         )
     return scores
-
-
-def _milliseconds(model: nn.Module, example: Tensor) -> float:
-    return latency({"model": model}, example, repeats=LATENCY_REPEATS)["model"].median_ms
-
-
-def limited_widths(job: Job, selected: Callable[[Group], Selection]) -> list[Fit]:
-    """The widths that meet the limits on size and time, from the curves of the unpruned network; one fit a limit."""
-    limits = job.config.limits
-    if not (limits.max_macs or limits.max_params or limits.max_latency_ms):
-        return []
-    selections = {group.name: selected(group) for group in job.groups}
-
-    def network(widths: Mapping[str, int]) -> nn.Module:
-        layout: Layout = {}
-        for group in job.groups:
-            kept = _any_channels(group, widths[group.name])
-            layout = {**layout, **layout_of(job.original, group, kept, layout)}
-        return apply_layout(job.original, layout)
-
-    costs: list[tuple[str, float, Callable[[nn.Module], float]]] = []
-    if limits.max_macs:
-        whole = job.before["macs"]
-        costs.append(("MACs", amount("limits.max_macs", limits.max_macs, whole), lambda m: macs(m, job.example)))
-    if limits.max_params:
-        whole = job.before["parameters"]
-        costs.append(("parameters", amount("limits.max_params", limits.max_params, whole), parameters))
-    if limits.max_latency_ms:
-        costs.append(("latency in ms", limits.max_latency_ms, lambda m: _milliseconds(m, job.example)))
-    fits = []
-    for what, limit, cost in costs:
-        price = partial(_price, network, cost)
-        fits.append(fitting_widths(selections, price, limit, what))
-    narrowest = {name: min(fit.widths[name] for fit in fits) for name in selections}
-    return [*fits[:-1], replace(fits[-1], widths=narrowest)]
-
-
-def _price(
-    network: Callable[[Mapping[str, int]], nn.Module], cost: Callable[[nn.Module], float], widths: Mapping[str, int]
-) -> float:
-    return cost(network(widths))

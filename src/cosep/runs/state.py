@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from cosep.config import PruneConfig
+from cosep.criteria import Criterion
 from cosep.data.batches import pair_of
 from cosep.errors import RunError
 from cosep.rebuilding import PrefixCache
 from cosep.records import Group, GroupPlan, Layout, Plan, Selection
 from cosep.recovery import Progress
 from cosep.runs.folder import Checkpoint, Run
+from cosep.selection.rules import WidthRule
 from cosep.storage.schemas import COUNT, FINITE, SCALAR, Each, Maybe, misfit
 from cosep.storage.tensors import load_weights
 from cosep.surgery import apply_layout, plan_from_document, plan_to_document
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 Batches = Iterable[Any]  # of (inputs, labels)
 Recover = Callable[[nn.Module, int], None]  # trains the network, in place, for a number of updates
-Choose = Callable[[nn.Module, Group, Layout], Selection]  # which channels of a group of the network as it is now stay
+Choose = Callable[[nn.Module, Group, Layout], Selection]  # deprecated: a criterion is a function of a GroupView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +45,22 @@ class Callbacks:
 
 
 class Clock:
-    """Seconds spent in each stage."""
+    """Seconds spent in each stage; a stage inside another one counts for itself alone."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._inside = [0.0]  # seconds of stages inside the one that is timed, innermost last
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
+        self._inside.append(0.0)
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+            took = time.perf_counter() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + took - self._inside.pop()
+            self._inside[-1] += took
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,12 +81,12 @@ class Job:
     updates_a_group: int
     callbacks: Callbacks
     recovery: Recover | None
-    choose: Choose | None
+    criterion: Criterion
+    rule: WidthRule
     run: Run | None
     clock: Clock
     before: Mapping[str, Any] = field(default_factory=dict)  # the unpruned network's figures
-    widths: Mapping[str, int] = field(default_factory=dict)  # that a limit asks for; empty without any
-    limit_notes: tuple[str, ...] = ()
+    given: Mapping[str, int] = field(default_factory=dict)  # the caller's widths
     prefixes: PrefixCache = field(default_factory=PrefixCache)  # what compensation need not compute again
 
     @contextmanager
@@ -103,6 +109,9 @@ class State:
     waiting: bool = False
     final: dict[str, Any] | None = None  # the final recovery's entry
     previous: State | None = None  # to go back to, while a limit may still refuse the last cut
+    ahead: Mapping[str, int] = field(default_factory=dict)  # widths decided before the first cut, where all were
+    reasons: Mapping[str, str] = field(default_factory=dict)  # of these widths
+    limit_notes: tuple[str, ...] = ()  # how the limits fare
 
 
 def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> Checkpoint:
@@ -110,8 +119,9 @@ def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> C
     tensors, document = _packed(state, "")
     document |= {
         "before": dict(job.before),
-        "widths": dict(job.widths),
-        "limit_notes": list(job.limit_notes),
+        "widths": dict(state.ahead),
+        "width_reasons": dict(state.reasons),
+        "limit_notes": list(state.limit_notes),
         "seconds": dict(job.clock.seconds),
     }
     if progress:
@@ -126,7 +136,12 @@ def from_checkpoint(checkpoint: Checkpoint, original: nn.Module) -> tuple[State,
     try:
         if wrong := misfit(checkpoint.document, _DOCUMENT, "its document"):
             raise ValueError(wrong)
-        state = _unpacked(checkpoint.tensors, checkpoint.document, original, "")
+        state = replace(
+            _unpacked(checkpoint.tensors, checkpoint.document, original, ""),
+            ahead=checkpoint.document["widths"],
+            reasons=checkpoint.document.get("width_reasons") or {},
+            limit_notes=tuple(checkpoint.document["limit_notes"]),
+        )
         progress = None
         if "progress" in checkpoint.document:
             progress = _unpacked_progress(checkpoint, state.model)
@@ -145,6 +160,7 @@ _DOCUMENT = {
     "previous": Maybe(_STATE),
     "before": {"holdout_accuracy": Maybe(float)},
     "widths": Each(COUNT),
+    "width_reasons": Maybe(Each(str)),
     "limit_notes": [str],
     "seconds": Each(FINITE),
     "progress": Maybe(_RECOVERING),

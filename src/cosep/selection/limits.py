@@ -29,6 +29,8 @@ def width_at(selection: Selection, steepness: float) -> int:
     """The width that a steepness of 1 (the knee) or more asks of a layer; a layer that is kept whole stays so."""
     if selection.k is None:
         return len(selection.kept)
+    if not selection.fit:  # a width without a curve: it shrinks in proportion
+        return max(1, int(selection.k / steepness))
     low, high = min(selection.fit), max(selection.fit)
     first, last = selection.candidates[0], selection.candidates[-1]
     heights = [
@@ -54,7 +56,7 @@ def fitting_widths(
     if value <= limit:
         return Fit(widths, value, True, f"{what} {value:.4g} at the knees, within {limit:.4g}")
     # The steepest slope that a scaled curve can have is the number of candidates: beyond it, every k is the smallest.
-    low, high = 1.0, float(max(len(s.candidates) for s in selections.values()) + 1)
+    low, high = 1.0, float(max(len(s.candidates) or s.channels for s in selections.values()) + 1)
     best, least = at(high)
     if least > limit:
         return Fit(best, least, False, f"{what} cannot be brought to {limit:.4g}: {least:.4g} is the least there is")

@@ -19,6 +19,7 @@ def representatives(
     weights: Tensor | None = None,
     scores: Tensor | None = None,
     config: SelectConfig | None = None,
+    seed: int = 0,
 ) -> tuple[int, ...]:
     """One channel per cluster, in the order of `medoids`: the best by `scores` if given, else by the configured rule.
 
@@ -33,7 +34,7 @@ def representatives(
         return tuple(int(group[ranking[group].argmax()]) for group in members)
     if config.representative == "medoid":
         return tuple(int(medoid) for medoid in medoids)
-    chance = np.random.default_rng(config.seed)
+    chance = np.random.default_rng(seed)
     return tuple(int(chance.choice(group)) for group in members)
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from cosep.config import SelectConfig
 from cosep.errors import ConfigError
 from cosep.records import Selection, Space
-from cosep.selection.clustering import cluster_at
+from cosep.selection.distances import as_distances
 from cosep.selection.representatives import checked_ranking
-from cosep.selection.selection import as_distances, mass_of, represented
+from cosep.selection.rules.protocol import WIDTH_GIVEN, width_note
+from cosep.selection.sweep import Sweep, mass_of
 
 
 def with_width(
@@ -24,6 +25,7 @@ def with_width(
     weights: Tensor | None = None,
     scores: Tensor | None = None,
     config: SelectConfig | None = None,
+    seed: int = 0,
 ) -> Selection:
     """The selection that another k on the same curve would have given; the evidence of the curve is kept."""
     config = config or SelectConfig()
@@ -35,11 +37,17 @@ def with_width(
         )
     if len(distances) != channels:
         raise ConfigError(f"the selection is of {channels} channels and the distances are of {len(distances)}.")
-    note = f"width set to {width}, {len(selection.kept)} before ({selection.reason})"
-    noted = replace(selection, reason="width given", notes=(*selection.notes, note))
-    mass = mass_of(channels, weights, config)
-    medoids = cluster_at(distances, width, seed=config.seed, mass=mass).medoids
-    return represented(noted, distances, medoids, weights=weights, scores=scores, config=config)
+    chosen = Sweep(distances, config, seed, weights, scores, mass_of(channels, weights, config)).at(width)
+    return replace(
+        selection,
+        kept=chosen.kept,
+        reason=WIDTH_GIVEN,
+        k=chosen.k,
+        clusters=chosen.clusters,
+        medoids=chosen.medoids,
+        representatives=chosen.representatives,
+        notes=(*selection.notes, width_note(width, len(selection.kept), selection.reason)),
+    )
 
 
 def round_up(selection: Selection, multiple: int, scores: Tensor) -> Selection:

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 
 from cosep.errors import PlanError, TraceError
+from cosep.layers import TensorCut, bare_axis, cuttable, holder, places_now, resize_bare, side_size
 from cosep.records import Group, Layout, Plan, Side
 
 SideKey = tuple[str, Side]
@@ -28,23 +27,21 @@ def cut_group(
     surgeon = _Surgeon(_shared_copy(model, group) if share else copied(model))
     after: dict[SideKey, tuple[int, ...]] = dict(layout)
     for key, alive in layout_of(model, group, kept, layout).items():
-        before = layout.get(key, range(surgeon.size(key)))
-        survivors = set(alive)
         grouped = (key[0], "in") in layout or any(s.module == key[0] and s.side == "in" for s in group.slices)
-        surgeon.slice(key, [i for i, position in enumerate(before) if position in survivors], grouped=grouped)
+        surgeon.slice(key, places_now(layout, *key, alive), grouped=grouped)
         after[key] = alive
     return surgeon.model, after
 
 
 def layout_of(model: nn.Module, group: Group, kept: Sequence[int], layout: Layout) -> Layout:
     """What stays alive on each of the group's sides if these channels are kept, in the uncut model's numbering."""
-    sizes = _Surgeon(model)
+    modules = dict(model.named_modules(remove_duplicate=False))
     keeping = set(kept)
     removed = torch.tensor([c for c in range(group.width) if c not in keeping], dtype=torch.int64)
     sides: dict[SideKey, tuple[int, ...]] = {}
     for piece in group.slices:
         key: SideKey = (piece.module, piece.side)
-        before = layout.get(key, range(sizes.size(key)))
+        before = layout.get(key, range(side_size(modules, *key)))
         gone = set(piece.positions[removed].reshape(-1).tolist())
         sides[key] = tuple(position for position in before if position not in gone)
         if not sides[key]:
@@ -59,14 +56,14 @@ def apply_layout(model: nn.Module, layout: Layout) -> nn.Module:
     surgeon = _Surgeon(copied(model))
     entered = {name for name, side in layout if side == "in"}
     for key, alive in layout.items():
-        size = surgeon.size(key)
+        size = side_size(surgeon.modules, *key)
         if not alive or list(alive) != sorted(set(alive)) or alive[0] < 0 or alive[-1] >= size:
             raise PlanError(
                 f"the layout keeps {len(alive)} positions of {key[0]} ({key[1]}), which has {size}; "
                 "they must be ascending, different and within it. Was the plan made for another model?"
             )
     for key, alive in layout.items():
-        surgeon.slice(key, alive, grouped=key[0] in entered)
+        surgeon.slice(key, torch.tensor(alive, dtype=torch.int64), grouped=key[0] in entered)
     return surgeon.model
 
 
@@ -138,130 +135,39 @@ class _Surgeon:
         self.done: dict[tuple[int, int], Tensor] = {}  # tensors that were sliced already, by the id of the new one
         self.visited: set[tuple[int, str]] = set()
 
-    def module(self, name: str) -> tuple[nn.Module, str | None]:
-        """A module, or the owner of a bare tensor and the tensor's attribute."""
-        if name in self.modules:
-            return self.modules[name], None
-        path, _, attribute = name.rpartition(".")
-        parent = self.modules.get(path)
-        if parent is None or (attribute not in parent._parameters and attribute not in parent._buffers):
-            raise PlanError(f"the model has no module or parameter {name!r}. Was the plan made for another model?")
-        return parent, attribute
-
-    def size(self, key: SideKey) -> int:
-        """How many channels a side holds now."""
-        module, attribute = self.module(key[0])
-        if attribute is not None:
-            tensor = getattr(module, attribute)
-            return tensor.shape[_bare_axis(tensor)]
-        if isinstance(module, _ConvNd):
-            return module.out_channels if key[1] == "out" else module.in_channels
-        if isinstance(module, nn.Linear):
-            return module.out_features if key[1] == "out" else module.in_features
-        if isinstance(module, _NormBase):
-            return module.num_features
-        if isinstance(module, nn.GroupNorm):
-            return module.num_channels
-        if isinstance(module, nn.LayerNorm):
-            return int(module.normalized_shape[-1])
-        if isinstance(module, nn.PReLU):
-            return module.num_parameters
-        raise PlanError(f"{key[0]} is a {type(module).__name__}, which cannot be cut.")
-
-    def slice(self, key: SideKey, keep: Sequence[int], *, grouped: bool = False) -> None:
+    def slice(self, key: SideKey, index: Tensor, *, grouped: bool) -> None:
         """Keep only these positions of a side; `grouped` says that a convolution with groups is not a depthwise one."""
-        module, attribute = self.module(key[0])
-        if (id(module), f"{attribute}.{key[1]}") in self.visited:
+        name, side = key
+        module, attribute = holder(self.modules, name)
+        if (id(module), f"{attribute}.{side}") in self.visited:
             return
-        self.visited.add((id(module), f"{attribute}.{key[1]}"))
-        index = torch.tensor(list(keep), dtype=torch.int64)
+        self.visited.add((id(module), f"{attribute}.{side}"))
         if attribute is not None:
-            self._bare(module, attribute, index)
-        elif isinstance(module, _ConvNd):
-            self._convolution(key, module, index, grouped)
-        elif isinstance(module, nn.Linear):
-            self._take(module, "weight", 0 if key[1] == "out" else 1, index)
-            if key[1] == "out":
-                self._take(module, "bias", 0, index)
-                module.out_features = len(index)
-            else:
-                module.in_features = len(index)
-        elif isinstance(module, _NormBase):
-            for name in ("weight", "bias", "running_mean", "running_var"):
-                self._take(module, name, 0, index)
-            module.num_features = len(index)
-        elif isinstance(module, nn.GroupNorm):
-            self._take(module, "weight", 0, index)
-            self._take(module, "bias", 0, index)
-            if module.num_groups == module.num_channels:
-                module.num_groups = len(index)
-            elif len(index) % module.num_groups:
-                raise PlanError(
-                    f"{key[0]} has {module.num_groups} groups; {len(index)} channels cannot be shared out equally."
-                )
-            module.num_channels = len(index)
-        elif isinstance(module, nn.LayerNorm):
-            self._take(module, "weight", -1, index)
-            self._take(module, "bias", -1, index)
-            module.normalized_shape = (*module.normalized_shape[:-1], len(index))
-        elif isinstance(module, nn.PReLU):
-            self._take(module, "weight", 0, index)
-            module.num_parameters = len(index)
-
-    def _convolution(self, key: SideKey, module: _ConvNd, index: Tensor, grouped: bool) -> None:
-        out = key[1] == "out"
-        if module.groups == module.in_channels and module.groups > 1 and not grouped:
-            many = module.out_channels // module.groups
-            self._take(module, "weight", 0, index[::many] // many if module.transposed else index)
-            self._take(module, "bias", 0, index)
-            module.out_channels = len(index)
-            module.groups = module.in_channels = len(index) // many
+            tensor: Tensor = getattr(module, attribute)
+            axis = bare_axis(tensor)
+            self._take(module, TensorCut(attribute, axis, index))
+            resize_bare(module, tensor.shape[axis], len(index))
             return
-        size = module.out_channels if out else module.in_channels
-        if module.groups > 1:
-            counts = torch.bincount(index // (size // module.groups), minlength=module.groups)
-            if bool((counts != counts[0]).any()):
-                raise PlanError(
-                    f"{key[0]} is a convolution with {module.groups} groups, which must keep equally many channels; "
-                    f"between {int(counts.min())} and {int(counts.max())} would be kept."
-                )
-        if out != module.transposed:
-            self._take(module, "weight", 0, index)
-        elif module.groups == 1:
-            self._take(module, "weight", 1, index)
-        else:
-            self._take(module, "weight", 1, index, groups=module.groups, size=size)
-        if out:
-            self._take(module, "bias", 0, index)
-            module.out_channels = len(index)
-        else:
-            module.in_channels = len(index)
+        kind = cuttable(module, name)
+        refusal = kind.refusal(module, side, index, grouped)
+        if refusal:
+            raise PlanError(f"{name} {refusal}")
+        for cut_of_one in kind.cuts(module, side, index, grouped):
+            self._take(module, cut_of_one)
+        kind.resize(module, side, len(index), grouped)
 
-    def _bare(self, module: nn.Module, attribute: str, index: Tensor) -> None:
-        tensor = getattr(module, attribute)
-        axis = _bare_axis(tensor)
-        size = tensor.shape[axis]
-        self._take(module, attribute, axis, index)
-        # Layers written by hand repeat their width under one of these names.
-        for name in ("num_features", "num_channels", "channels", "normalized_shape"):
-            held = module.__dict__.get(name)
-            if held == size and isinstance(held, int):
-                setattr(module, name, len(index))
-            elif isinstance(held, (tuple, torch.Size)) and tuple(held) == (size,):
-                setattr(module, name, (len(index),))
-
-    def _take(self, module: nn.Module, name: str, axis: int, index: Tensor, *, groups: int = 1, size: int = 0) -> None:
+    def _take(self, module: nn.Module, wanted: TensorCut) -> None:
         """Replace a parameter or buffer, wherever the model holds it, by its slice; absent ones are left absent."""
-        old: Tensor | None = module._parameters.get(name)
-        old = module._buffers.get(name) if old is None else old
+        old: Tensor | None = module._parameters.get(wanted.name)
+        old = module._buffers.get(wanted.name) if old is None else old
         if old is None or old.ndim == 0:
             return
-        axis %= old.ndim
+        axis = wanted.axis % old.ndim
         if (id(old), axis) in self.done:
             return  # shared with a layer that was cut before
         with torch.no_grad():
-            where = index.to(old.device)
-            new = old.index_select(axis, where) if groups == 1 else _take_grouped(old, where, groups, size)
+            index = wanted.index.to(old.device)
+            new = old.index_select(axis, index) if wanted.blocks == 1 else _take_grouped(old, index, wanted.blocks)
             new = new.contiguous(memory_format=_format(old))
         if isinstance(old, nn.Parameter):
             parameter = nn.Parameter(new, requires_grad=old.requires_grad)
@@ -278,18 +184,12 @@ class _Surgeon:
         self.done[id(new), axis] = new
 
 
-def _take_grouped(weight: Tensor, index: Tensor, groups: int, size: int) -> Tensor:
+def _take_grouped(weight: Tensor, index: Tensor, groups: int) -> Tensor:
     """The columns of a grouped convolution's weight, (rows, size / groups, ...), for kept positions of all groups."""
-    per = size // groups
+    per = weight.shape[1]
     blocks = weight.unflatten(0, (groups, -1))
     local = index.reshape(groups, -1) - torch.arange(groups, device=index.device).unsqueeze(1) * per
     return torch.cat([block.index_select(1, columns) for block, columns in zip(blocks, local, strict=True)])
-
-
-def _bare_axis(tensor: Tensor) -> int:
-    """The axis along which a parameter of no known layer holds channels: its only long one, or else the first."""
-    long = [d for d in range(tensor.ndim) if tensor.shape[d] > 1]
-    return long[0] if len(long) == 1 else 0
 
 
 def _format(tensor: Tensor) -> torch.memory_format:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from cosep.errors import PlanError
-from cosep.records import Group, GroupPlan, Plan, Selection, Side
-from cosep.surgery.cut import layout_of, merged_layout
+from cosep.groups import find_groups
+from cosep.models.modes import device_of
+from cosep.records import Cost, Group, GroupPlan, Plan, Selection, Side
+from cosep.surgery.cut import apply_layout, layout_of, merged_layout
 
-FORMAT = 1
-_INTEGERS = ("kept", "candidates", "clusters", "medoids", "representatives")
+FORMAT = 2
+_INTEGERS = ("candidates", "clusters", "medoids", "representatives")
 _NUMBERS = ("scores", "fit", "losses")
+_OUTCOME = ("channels", "kept", "reason", "notes")  # of a selection: what was decided, beside the evidence
 # Beyond any layer. The numbers of a document become sizes later: what is absurd must end here.
 MOST_CHANNELS = 2**24
 
@@ -30,13 +36,15 @@ def fingerprint(model: nn.Module) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def plan_for(model: nn.Module, groups: Iterable[Group], chosen: Iterable[GroupPlan]) -> Plan:
-    """A checked plan for an uncut model, with the layout that repeats it without tracing."""
+def plan_for(
+    model: nn.Module, groups: Iterable[Group], chosen: Iterable[GroupPlan], *, like: Plan | None = None
+) -> Plan:
+    """A checked plan for an uncut model, with the layout that repeats it without tracing; `like` gives the rest."""
     by_name = {group.name: group for group in groups}
-    plan = Plan(groups=tuple(chosen), fingerprint=fingerprint(model))
+    plan = replace(like or Plan(), groups=tuple(chosen), layout={}, fingerprint=fingerprint(model))
     check_plan(model, by_name.values(), plan)
     cuts = [layout_of(model, by_name[c.group], c.kept, {}) for c in plan.groups if len(c.kept) < c.width]
-    return Plan(groups=plan.groups, layout=merged_layout(*cuts), fingerprint=plan.fingerprint)
+    return replace(plan, layout=merged_layout(*cuts))
 
 
 def check_plan(model: nn.Module, groups: Iterable[Group], plan: Plan) -> None:
@@ -87,6 +95,96 @@ def check_kept(group: Group, kept: Sequence[int], width: int | None = None) -> N
         )
 
 
+def applied(plan: Plan, model: nn.Module, example_input: Tensor | None = None) -> nn.Module:
+    """The model cut to a plan, traced anew where the plan does not know its layout."""
+    if not plan.layout and any(len(each.kept) < each.width for each in plan.groups):
+        if example_input is None:
+            if not plan.input:
+                raise PlanError("the plan does not say what an input looks like. Give an example_input.")
+            weight = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+            example_input = torch.zeros(1, *plan.input, dtype=weight.dtype, device=device_of(model))
+        plan = plan_for(model, find_groups(model, example_input), plan.groups, like=plan)
+    if plan.fingerprint and plan.fingerprint != fingerprint(model):
+        check_plan(model, (), replace(plan, groups=()))
+    return apply_layout(model, plan.layout)
+
+
+def edited(plan: Plan, kept: Mapping[str, tuple[int, ...]], reason: str) -> Plan:
+    """The plan with other channels kept; what it costs is not known any more."""
+    known = {each.group: each for each in plan.groups}
+    for name, channels in kept.items():
+        if name not in known:
+            raise PlanError(f"the plan has no group {name!r}; it has {', '.join(known)}.")
+        width = known[name].width
+        if not channels or channels[0] < 0 or channels[-1] >= width or len(set(channels)) < len(channels):
+            raise PlanError(f"the kept channels of {name!r} must be different numbers from 0 to {width - 1}.")
+    groups = (each.keeping(kept[each.group], reason) if each.group in kept else each for each in plan.groups)
+    return replace(plan, groups=tuple(groups), layout={}, cost=None)
+
+
+def widened(plan: Plan, widths: Mapping[str, int]) -> Plan:
+    """The plan with other widths, as the criterion that made it would choose; only while it still knows that."""
+    if missing := [name for name in widths if name not in plan.candidates]:
+        raise PlanError(
+            f"the plan does not know which other channels of {missing[0]!r} to keep: it was read from a file, or has "
+            "no such group. Use with_kept, or give cosep.plan the widths."
+        )
+    kept = {name: plan.candidates[name].at(width).kept for name, width in widths.items()}
+    return edited(plan, kept, "width given")
+
+
+def differences(one: Plan, other: Plan) -> tuple[str, ...]:
+    """In words, in which groups two plans differ."""
+    first, second = ({each.group: each for each in plan.groups} for plan in (one, other))
+    found = []
+    for name in dict.fromkeys((*first, *second)):
+        if name not in first or name not in second:
+            found.append(f"{name}: only in the {'first' if name in first else 'second'} plan")
+        elif first[name].kept != second[name].kept:
+            a, b = set(first[name].kept), set(second[name].kept)
+            found.append(f"{name}: {len(a)} channels and {len(b)}, {len(a & b)} of them the same")
+    return tuple(found)
+
+
+def plan_table(plan: Plan) -> str:
+    """The plan as text: a line for each group, and what it will cost."""
+    rows = [("group", "channels", "kept", "why")]
+    for each in plan.groups:
+        rows.append((each.group, str(each.width), str(len(each.kept)), "; ".join((each.reason, *each.selection.notes))))
+    wide = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [f"{a:<{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}  {d}".rstrip() for a, b, c, d in rows]
+    if plan.cost:
+        c = plan.cost
+        for what, before, after in (
+            ("MACs", c.macs_before, c.macs_after),
+            ("parameters", c.parameters_before, c.parameters_after),
+        ):
+            lines.append(f"{what}: {before:,} before, {after:,} after ({100 * after / max(before, 1):.1f} % left)")
+    return "\n".join((*lines, *plan.notes))
+
+
+def write_plan(plan: Plan, path: Path) -> Path:
+    """Write a plan as JSON to be read and edited; its layout follows from the kept channels and is left out."""
+    document = plan_to_document(replace(plan, layout={}))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"{path} cannot be written: {error.strerror}.") from error
+    return path
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from a JSON file. Someone may have edited it, so its layout and cost are not taken from there."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path} is not valid JSON: {error}.") from error
+    return replace(plan_from_document(document), layout={}, cost=None)
+
+
 def plan_to_document(plan: Plan) -> dict[str, Any]:
     """A plan as a JSON document, with the evidence of each choice."""
     return {
@@ -99,10 +197,14 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
                 "width": g.width,
                 "kept": list(g.kept),
                 "reason": g.reason,
-                "selection": None if g.selection is None else _selection_to_document(g.selection),
+                "notes": list(g.selection.notes),
+                "evidence": _evidence_to_document(g.selection),
             }
             for g in plan.groups
         ],
+        "input": list(plan.input),
+        "cost": asdict(plan.cost) if plan.cost else None,
+        "notes": list(plan.notes),
         "layout": [
             {"module": module, "side": side, "kept": list(kept)} for (module, side), kept in sorted(plan.layout.items())
         ],
@@ -117,8 +219,8 @@ def plan_from_document(document: object) -> Plan:
         raise PlanError(
             f"the plan has format {_shown(version)}; this version reads up to {FORMAT}. Install a newer cosep."
         )
-    if version != FORMAT:
-        raise PlanError(f"the plan has format {_shown(version)}; formats start at {FORMAT}.")
+    if version < 1:
+        raise PlanError(f"the plan has format {_shown(version)}; formats start at 1.")
     groups = []
     for i, item in enumerate(_get(top, "groups", list, "the plan")):
         where = f"groups[{i}]"
@@ -129,14 +231,13 @@ def plan_from_document(document: object) -> Plan:
         kept = _integers(_get(entry, "kept", list, where), f"{where}.kept", below=width)
         if not kept:
             raise PlanError(f"{where}.kept is empty; at least one channel must stay.")
-        selection = entry.get("selection")
         groups.append(
             GroupPlan(
                 group=_get(entry, "group", str, where),
                 width=width,
                 kept=kept,
                 reason=_get(entry, "reason", str, where),
-                selection=None if selection is None else _selection_from_document(selection, f"{where}.selection"),
+                selection=_selection_from_document(entry, width, where, version),
             )
         )
     layout: dict[tuple[str, Side], tuple[int, ...]] = {}
@@ -154,36 +255,60 @@ def plan_from_document(document: object) -> Plan:
             raise PlanError(f"{where}.kept is empty; at least one position must stay.")
     if len({g.group for g in groups}) < len(groups):
         raise PlanError("the plan names a group twice.")
-    return Plan(groups=tuple(groups), layout=layout, fingerprint=_get(top, "fingerprint", str, "the plan"))
+    shape = _integers(top.get("input") or [], "input", ascending=False)
+    return Plan(
+        groups=tuple(groups),
+        layout=layout,
+        fingerprint=_get(top, "fingerprint", str, "the plan"),
+        input=shape,
+        cost=_cost_from_document(top.get("cost")),
+        notes=_texts(top.get("notes") or [], "notes"),
+    )
 
 
-def _selection_to_document(selection: Selection) -> dict[str, Any]:
-    values = {f.name: getattr(selection, f.name) for f in fields(Selection)}
+def _evidence_to_document(selection: Selection) -> dict[str, Any]:
+    """How a selection came about; what it says stands beside the group's name."""
+    values = {f.name: getattr(selection, f.name) for f in fields(Selection) if f.name not in _OUTCOME}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _selection_from_document(document: object, where: str) -> Selection:
-    entry = _mapping(document, where)
-    channels = _get(entry, "channels", int, where)
-    if not 0 <= channels <= MOST_CHANNELS:
-        raise PlanError(f"{where}.channels is {_shown(channels)}; no layer has more than {MOST_CHANNELS}.")
+def _selection_from_document(group: Mapping[str, Any], width: int, where: str, version: int) -> Selection:
+    """The evidence of a group; format 1 has it, and the notes, under `selection`, which may be null."""
+    name = "selection" if version == 1 else "evidence"
+    if version == 1 and group.get(name) is None:
+        return Selection(width, (), "")
+    part = f"{where}.{name}"
+    entry = _mapping(_get(group, name, dict, where), part)
     k = entry.get("k")
     if k is not None and (not isinstance(k, int) or isinstance(k, bool) or not 0 <= k <= MOST_CHANNELS):
-        raise PlanError(f"{where}.k is {_shown(k)}; it must be a whole number or null.")
-    values: dict[str, Any] = {"channels": channels, "reason": _get(entry, "reason", str, where), "k": k}
-    for name in _INTEGERS:
-        ascending = name == "kept"
-        values[name] = _integers(_get(entry, name, list, where), f"{where}.{name}", ascending=ascending)
-    for name in _NUMBERS:
-        numbers = _get(entry, name, list, where)
+        raise PlanError(f"{part}.k is {_shown(k)}; it must be a whole number or null.")
+    values: dict[str, Any] = {"channels": width, "kept": (), "reason": "", "k": k}
+    for key in _INTEGERS:
+        values[key] = _integers(_get(entry, key, list, part), f"{part}.{key}", ascending=False)
+    for key in _NUMBERS:
+        numbers = _get(entry, key, list, part)
         # A whole number may have more digits than a float can hold.
         if any(type(v) is not float and (type(v) is not int or abs(v) >= 2**63) for v in numbers):
-            raise PlanError(f"{where}.{name} must hold numbers only.")
-        values[name] = tuple(float(v) for v in numbers)
-    notes = _get(entry, "notes", list, where)
-    if any(not isinstance(v, str) for v in notes):
-        raise PlanError(f"{where}.notes must hold text only.")
-    return Selection(**values, notes=tuple(notes))
+            raise PlanError(f"{part}.{key} must hold numbers only.")
+        values[key] = tuple(float(v) for v in numbers)
+    owner, place = (entry, part) if version == 1 else (group, where)
+    return Selection(**values, notes=_texts(_get(owner, "notes", list, place), f"{place}.notes"))
+
+
+def _texts(values: object, where: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or any(not isinstance(v, str) for v in values):
+        raise PlanError(f"{where} must hold text only.")
+    return tuple(values)
+
+
+def _cost_from_document(document: object) -> Cost | None:
+    if document is None:
+        return None
+    entry = _mapping(document, "cost")
+    names = [f.name for f in fields(Cost)]
+    if any(not isinstance(entry.get(n), int) or not 0 <= entry[n] < 2**63 for n in names):
+        raise PlanError(f"cost must hold whole numbers for {', '.join(names)}.")
+    return Cost(**{name: entry[name] for name in names})
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:

@@ -1,0 +1,190 @@
+"""What a criterion may look at: the network as it is now, and what passes over the calibration data show of it.
+
+Everything is gathered when it is first asked for, in one pass for all the groups that are decided at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from cosep.config import ObserveConfig, PruneConfig
+from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
+from cosep.observation import check_moments, observe, observe_histograms
+from cosep.records import ClassHistograms, ClassMoments, Group, Layout
+from cosep.surgery import copied
+
+HISTOGRAM_BYTES = 2**28  # of histograms that are gathered in one pass; with many classes a pass serves fewer groups
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """How a run goes through its calibration data."""
+
+    batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]]  # the first so many images (0: all), on the device
+    of_process: Callable[[Iterable[Any]], Iterable[Any]]  # the batches that this process is to see
+    merged: Callable[[Mapping[str, ClassMoments]], dict[str, ClassMoments]]  # the moments of all processes
+    stage: Callable[[str, str], AbstractContextManager[None]]  # tells and times a stage of a group ("": of all)
+
+
+class NetworkView:
+    """The network as it is, the groups that are decided now, and what was gathered for them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        groups: Sequence[Group],
+        *,
+        config: PruneConfig,
+        classes: int,
+        passes: Passes,
+        whole: bool,
+    ) -> None:
+        """`whole`: let passes run to the network's end and check that every batch takes the same way through it."""
+        self.model, self.layout, self.groups = model, layout, tuple(groups)
+        self.config, self.classes, self.passes, self.whole = config, classes, passes, whole
+        self._gathered: dict[Hashable, Any] = {}
+        self._watched: nn.Module | None = None
+
+    def of(self, group: Group) -> GroupView:
+        """One group of it, as a criterion sees it."""
+        return GroupView(self, group)
+
+    def once(self, key: Hashable, gather: Callable[[], Found]) -> Found:
+        """What `gather` gives, computed for the first group that asks and kept for the others."""
+        if key not in self._gathered:
+            self._gathered[key] = gather()
+        return self._gathered[key]
+
+    def moments(self, config: ObserveConfig) -> dict[str, ClassMoments]:
+        """The class moments of every producer of the groups."""
+        return self.once(("moments", config), lambda: self._observe(config))
+
+    def histograms(self, config: ObserveConfig, group: Group) -> dict[str, ClassHistograms]:
+        """The class histograms of a group's producers."""
+        part = next(part for part in self._affordable(config.bins) if group in part)
+        layers = [name for each in part for name in each.producers]
+
+        def gather() -> dict[str, ClassHistograms]:
+            moments = self.moments(config)
+            with self.passes.stage("observe", self._name):
+                batches = self.passes.batches(config.images_for(self.classes))
+                return observe_histograms(copied(self._seen), batches, layers, moments, config=config)
+
+        return self.once(("histograms", config, part[0].name), gather)
+
+    @property
+    def _name(self) -> str:
+        return self.groups[0].name if len(self.groups) == 1 else ""
+
+    @property
+    def _seen(self) -> nn.Module:
+        """The model that is watched. A pass that ends early may leave a model's own lists half filled: then a copy."""
+        if self._watched is None:
+            self._watched = self.model if self.whole else copied(self.model)
+        return self._watched
+
+    def _observe(self, config: ObserveConfig) -> dict[str, ClassMoments]:
+        layers = list(dict.fromkeys(name for group in self.groups for name in group.producers))
+        with self.passes.stage("observe", self._name):
+            found = observe(
+                self._seen,
+                self.passes.of_process(self.passes.batches(config.images_for(self.classes))),
+                layers,
+                classes=self.classes,
+                config=config,
+                partial=True,
+                whole=self.whole,
+            )
+            moments = self.passes.merged(found)
+            for each in moments.values():
+                check_moments(each)
+        return moments
+
+    def _affordable(self, bins: int) -> Iterator[list[Group]]:
+        """The groups in their order, together while their histograms fit into memory."""
+        part: list[Group] = []
+        size = 0
+        for group in self.groups:
+            need = 8 * self.classes * bins * group.width * len(group.producers)
+            if part and size + need > HISTOGRAM_BYTES:
+                yield part
+                part, size = [], 0
+            part.append(group)
+            size += need
+        yield part
+
+
+@dataclass(frozen=True, eq=False)
+class GroupView:
+    """One group, as a criterion sees it."""
+
+    network: NetworkView
+    group: Group
+
+    @property
+    def model(self) -> nn.Module:
+        """The network as it is now."""
+        return self.network.model
+
+    @property
+    def layout(self) -> Layout:
+        """The cuts so far."""
+        return self.network.layout
+
+    @property
+    def config(self) -> PruneConfig:
+        return self.network.config
+
+    @property
+    def seed(self) -> int:
+        return self.network.config.seed
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Tell and time what begins for this group."""
+        return self.network.passes.stage(name, self.group.name)
+
+    def images(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches with the first so many calibration images (0: all) and their labels, the same every time."""
+        return self.network.passes.batches(count)
+
+    def outputs(self, group: Group | None = None) -> list[tuple[nn.Module, Tensor]]:
+        """The layers that make a group's channels (by default this one's), and their places (width,) in them."""
+        group = group or self.group
+        return [
+            (self.model.get_submodule(name), columns)
+            for name in group.producers
+            for columns in output_columns(group, name, self.layout)
+        ]
+
+    def moments(self, config: ObserveConfig | None = None) -> list[ClassMoments]:
+        """The class moments of the channels, one record for each place that makes them."""
+        found = self.network.moments(config or self.config.observe)
+        return [found[name].of_channels(column) for name, column in self._columns()]
+
+    def histograms(self, config: ObserveConfig | None = None) -> list[ClassHistograms]:
+        """The class histograms of the channels, one record for each place that makes them."""
+        found = self.network.histograms(config or self.config.observe, self.group)
+        return [found[name].of_channels(column) for name, column in self._columns()]
+
+    def norms(self) -> Tensor:
+        """The L2 norm of each channel's filters: (width,)."""
+        return channel_norms(self.model, self.group, self.layout)
+
+    def salience(self, moments: Sequence[ClassMoments]) -> Tensor:
+        """What each channel passes on to its consumers: their weights' norm times its root mean square, (width,)."""
+        images = moments[0].count.sum()
+        power = sum((m.scatter + m.count.unsqueeze(1) * m.mean.square()).sum(0) / images for m in moments)
+        return consumer_norms(self.model, self.group, self.layout) * torch.as_tensor(power).sqrt().cpu()
+
+    def _columns(self) -> list[tuple[str, Tensor]]:
+        group = self.group
+        return [(name, column) for name in group.producers for column in output_columns(group, name, self.layout)]

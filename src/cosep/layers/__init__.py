@@ -1,0 +1,37 @@
+"""What must be known of each kind of layer. A new kind is a file here and a line in the table, or `register`."""
+
+from cosep.layers.bare import bare_axis, resize_bare
+from cosep.layers.kind import Channelwise, LayerKind, MixingKind, Sampler, TensorCut, View
+from cosep.layers.normalisation import is_batchnorm
+from cosep.layers.numbering import places_now
+from cosep.layers.table import (
+    channel_axis,
+    cuttable,
+    holder,
+    kind_of,
+    mixing,
+    mixing_kind_of,
+    register,
+    side_size,
+)
+
+__all__ = [
+    "Channelwise",
+    "LayerKind",
+    "MixingKind",
+    "Sampler",
+    "TensorCut",
+    "View",
+    "bare_axis",
+    "channel_axis",
+    "cuttable",
+    "holder",
+    "is_batchnorm",
+    "kind_of",
+    "mixing",
+    "mixing_kind_of",
+    "places_now",
+    "register",
+    "resize_bare",
+    "side_size",
+]

@@ -1,0 +1,107 @@
+"""Recovery within a run: its budget, what is stored and told on the way, and its entry in the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from cosep.measurement import accuracy
+from cosep.recovery import Progress, recover
+from cosep.runs.fabric import same_weights_everywhere
+from cosep.runs.preflight import blocks_around
+from cosep.runs.state import Job, State, to_checkpoint
+
+
+def recovered(job: Job, state: State, progress: Progress | None) -> State:
+    """Train the network after its last cut, or at the end with the budget of all the groups that were cut."""
+    final = job.config.recover.schedule == "final"
+    cuts = sum(len(plan.kept) < plan.width for plan in state.plans)
+    updates = job.updates_a_group * (cuts if final else 1)
+    group = "" if final else state.plans[-1].group
+    with job.stage("recover", group):
+        entry = _trained(job, state, updates, progress)
+    same_weights_everywhere(state.model, job.fabric)  # BatchNorm's buffers follow each process's own batches
+    if final:
+        return replace(state, waiting=False, final={**entry, "accuracy": held_out_accuracy(job, state.model)})
+    entries = (*state.entries[:-1], {**state.entries[-1], "recovery": entry})
+    return replace(state, entries=entries, waiting=False)
+
+
+def _trained(job: Job, state: State, updates: int, progress: Progress | None) -> dict[str, Any]:
+    """Train in place, and the entry of the report."""
+    if job.recovery:
+        job.recovery(state.model, updates)
+        return {"updates": updates, "outcome": "the caller's own recovery", "losses": []}
+    done = recover(
+        state.model,
+        job.train,
+        updates,
+        job.config.recover,
+        fabric=job.fabric,
+        batches_a_pass=job.batches_a_pass,
+        seed=job.config.seed,
+        first_batch=sum(entry["recovery"]["updates"] for entry in state.entries if "recovery" in entry),
+        teacher=job.original if job.config.recover.distill or job.config.recover.features else None,
+        blocks=blocks_around(job.groups),
+        progress=progress,
+        checkpoint=_storing(job, state),
+        on_update=_telling(job, progress.losses if progress else ()),
+    )
+    return {"updates": done.updates, "outcome": done.outcome, "losses": _thinned(done.losses)}
+
+
+def keep(job: Job, state: State, progress: Progress | None = None) -> None:
+    """Store the position of a run that has a folder."""
+    if job.run:
+        job.run.store(to_checkpoint(job, state, progress))
+
+
+def held_out_accuracy(job: Job, model: nn.Module) -> float | None:
+    """The accuracy that decides where a limit needs one; None without held-out data."""
+    if job.holdout is None:
+        return None
+    with job.clock.timed("measure"):
+        return accuracy(model, job.holdout)
+
+
+def _storing(job: Job, state: State) -> Callable[[int, Callable[[], Progress]], None]:
+    """Store a recovery's progress now and then."""
+    last = time.monotonic()
+
+    def checkpoint(_done: int, progress: Callable[[], Progress]) -> None:
+        nonlocal last
+        if job.run and time.monotonic() - last >= job.config.checkpoint_seconds:
+            keep(job, state, progress())
+            last = time.monotonic()
+
+    return checkpoint
+
+
+def _telling(job: Job, earlier: tuple[float, ...]) -> Callable[[int, int, float], None]:
+    """Tell the caller of updates, and of passes over the training data; `earlier` losses are those before a restart."""
+    losses = list(earlier[len(earlier) - len(earlier) % job.batches_a_pass :])
+
+    def on_update(done: int, updates: int, loss: float) -> None:
+        losses.append(loss)
+        if job.callbacks.on_update:
+            job.callbacks.on_update(done, updates, loss)
+        if done % job.batches_a_pass == 0 or done == updates:
+            passes = -(-done // job.batches_a_pass)
+            mean = sum(losses) / len(losses)
+            if job.run:
+                job.run.log("epoch", number=passes, updates=done, loss=mean)
+            if job.callbacks.on_epoch:
+                job.callbacks.on_epoch(passes, mean)
+            losses.clear()
+
+    return on_update
+
+
+def _thinned(values: tuple[float, ...], most: int = 200) -> list[float]:
+    """The curve in at most so many points, each the mean of as many values."""
+    size = -(-len(values) // most) or 1
+    return [round(sum(part) / len(part), 6) for i in range(0, len(values), size) if (part := values[i : i + size])]

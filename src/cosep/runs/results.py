@@ -1,0 +1,127 @@
+"""The end of a run: the figures of both networks, the plan, the report, and the artifact in a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from cosep.config import settings
+from cosep.measurement import accuracy, compare, latency, measure
+from cosep.measurement.measurement import Measurement
+from cosep.models.modes import laid_out_like
+from cosep.records import Compensation, Cost, Group, Plan, Selection
+from cosep.reporting.folders import draw_page
+from cosep.runs.folder import Run
+from cosep.runs.opening import Opening
+from cosep.runs.probing import LATENCY_REPEATS
+from cosep.runs.recovering import held_out_accuracy
+from cosep.runs.state import Batches, Job, State
+from cosep.storage.artifacts import is_saved, load, read_documents, save
+from cosep.storage.folder import settle
+from cosep.surgery import MaskedCheck, fingerprint
+
+REPORT_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PruneResult:
+    """A smaller network, what was cut and why, and the figures."""
+
+    model: nn.Module
+    plan: Plan
+    report: dict[str, Any]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the network, the plan and the report; `cosep.load` reads them back."""
+        return save(folder, self.model, self.plan, self.report)
+
+
+def entry_of(
+    group: Group, selection: Selection, check: MaskedCheck | None, repairs: tuple[Compensation, ...]
+) -> dict[str, Any]:
+    """A group's entry in the report, before its figures are measured."""
+    return {
+        "group": group.name,
+        "width": group.width,
+        "kept": len(selection.kept),
+        "reason": selection.reason,
+        "notes": list(selection.notes),
+        "twin_difference": check.max_difference if check else None,
+        "compensation": [asdict(repair) for repair in repairs],
+    }
+
+
+def report_of(job: Job, state: State, before: Measurement, after: Measurement) -> dict[str, Any]:
+    """The report of a finished run."""
+    return {
+        "format": REPORT_FORMAT,
+        "settings": settings(job.config),
+        "before": before.to_document(),
+        "after": after.to_document(),
+        "change": compare(before, after).to_document(),
+        "holdout_accuracy": {
+            "before": job.before["holdout_accuracy"],
+            "after": held_out_accuracy(job, state.model),
+        },
+        "groups": list(state.entries),
+        "not_pruned": [{"group": g.name, "width": g.width, "why": g.why_not} for g in job.skipped],
+        "recovery": state.final,
+        "limits": list(state.limit_notes),
+        "seconds": {stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
+    }
+
+
+def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | None) -> PruneResult:
+    """The figures of both networks, the plan and, in a run folder, the artifact."""
+    known = {key: value for key, value in job.before.items() if key != "holdout_accuracy"}
+    with job.stage("measure"):
+        if evaluate is not None:
+            known["accuracy"] = accuracy(job.original, evaluate)
+        after = measure(state.model, job.example, evaluate)
+        times = latency({"before": job.original, "after": state.model}, job.example, repeats=LATENCY_REPEATS)
+    before = Measurement.from_document({**known, "latency": asdict(times["before"])})
+    after = replace(after, latency=times["after"])
+    report = report_of(job, state, before, after)
+    plan = Plan(
+        state.plans,
+        state.layout,
+        fingerprint(model),
+        input=tuple(job.example.shape[1:]),
+        cost=Cost(before.macs, after.macs, before.parameters, after.parameters),
+        notes=state.limit_notes,
+    )
+    pruned = laid_out_like(state.model.to(next(model.parameters()).device), model)
+    result = PruneResult(pruned, plan, report)
+    if job.run:
+        # Logged before, so that the manifest can vouch for the log; if saving fails, the next start takes it back.
+        # Overwriting, for a run that was killed while it saved may have left a part of the same artifact.
+        job.run.log("finished", seconds=report["seconds"])
+        save(job.run.folder, result.model, plan, report, beside=job.run.seals(), overwrite=True)
+        tidied(job.run)
+    job.fabric.barrier()
+    return result
+
+
+def result_there(opening: Opening) -> PruneResult | None:
+    """The result of a run that finished before, read from its folder; None where there is none."""
+    folder = opening.folder
+    if not opening.fabric.broadcast(folder is not None and is_saved(folder.folder)):
+        return None
+    run = opening.request.run
+    assert run is not None
+    plan, report = read_documents(run)
+    result = PruneResult(load(run, opening.model), plan, report)
+    opening.fabric.barrier()  # tidying moves files, so every process must have read them
+    if folder:
+        tidied(folder)  # it may have been killed before it did
+    return result
+
+
+def tidied(run: Run) -> None:
+    """Leave a run folder whose result is saved as every finished one: with its page, and nothing else left over."""
+    settle(run.folder)
+    draw_page(run.folder)
+    run.drop_checkpoint()

@@ -1,0 +1,55 @@
+"""The same share of every group: the largest one that keeps to every limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cosep.errors import ConfigError
+from cosep.selection.candidates import Candidates
+from cosep.selection.rules.protocol import WIDTH_GIVEN, Probe, Target, Width, Widths
+
+STEPS = 24  # of the bisection: more would not change a width
+
+
+class UniformRule:
+    """One share for all groups, found by bisection under the limits."""
+
+    name = "uniform"
+    alone = False
+
+    def __call__(self, candidates: Sequence[Candidates], target: Target, probe: Probe) -> Widths:
+        limits = target.limits(probe)
+        if not limits:
+            raise ConfigError(
+                'the width rule "uniform" keeps the same share of every group, and nothing says how much. Give a '
+                "limit: limits.max_macs, limits.max_params or limits.max_latency_ms."
+            )
+
+        def at(share: float) -> dict[str, int]:
+            return {each.group: max(1, math.floor(share * each.channels)) for each in candidates}
+
+        shares, notes = [], []
+        for what, limit, cost in limits:
+            low, high = 0.0, 1.0
+            if cost(at(high)) <= limit:
+                low = high
+            elif (least := cost(at(low))) > limit:
+                notes.append(f"{what} cannot be brought to {limit:.4g}: {least:.4g} is the least there is")
+                shares.append(0.0)
+                continue
+            for _ in range(STEPS):
+                middle = (low + high) / 2
+                low, high = (middle, high) if cost(at(middle)) <= limit else (low, middle)
+                if at(low) == at(high):
+                    break
+            shares.append(low)
+            notes.append(f"{what} {cost(at(low)):.4g} within {limit:.4g}, at a share of {low:.3g} of every group")
+        share = min(shares)
+        found = {
+            name: Width(target.given[name], WIDTH_GIVEN)
+            if name in target.given
+            else Width(k, f"uniform: a share of {share:.3g} of every group")
+            for name, k in at(share).items()
+        }
+        return Widths(found, tuple(notes))
