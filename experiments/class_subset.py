@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cells as kept_cells
 import torch
-from common import arguments, loaded, parts_of, run
+from common import arguments, loaded, papers_batch, parts_of, run
 from paper import figures, headline
 
 import cosep
@@ -40,8 +40,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="by default 5,000, or 20 a class if that is more")
     parser.add_argument("--runs", type=Path, help="prune with each M in a folder of its own here")
     args = parser.parse_args()
-    # ImageNet: the paper uses batches of 256.
-    data, model, about = loaded(args, "class subset", batch_size=256 if args.data.startswith("imagefolder") else 128)
+    data, model, about = loaded(args, "class subset", batch_size=papers_batch(args.data))
     classes = len(data.class_names)
     if not classes:
         raise ConfigError(f"{args.data} does not name its classes, so they cannot be counted. Add `class_names` to it.")

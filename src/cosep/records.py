@@ -79,6 +79,7 @@ class Space:
     classes: tuple[int, ...]  # the classes whose pairs span the space, ascending
     separability: Tensor  # (channels,) float64: the mean of each channel's profile
     metric: str
+    left_out: tuple[int, ...] = ()  # classes with fewer than two samples, which no pair holds
 
     @property
     def channels(self) -> int:
@@ -325,6 +326,9 @@ class Latency:
     memory_format: str
     device: str
     runtime: str  # "torch" or "onnxruntime"
+    mean_ms: float | None = None  # of all times; None in reports of before it was taken
+    sd_ms: float | None = None  # standard deviation of the seeds' means; of the single times where there is one seed
+    seeds: int = 1  # inputs that were drawn; `repeats` rounds with each
 
     @property
     def conditions(self) -> tuple[object, ...]:

@@ -58,18 +58,28 @@ def test_a_class_a_thousand_times_rarer_has_exact_statistics_of_its_own():
     assert len(kept(prune(model, loader, config=settings(observe={"images": 0})), "a")) == 4
 
 
-def test_a_rare_class_beyond_the_images_that_are_looked_at_is_named_with_the_setting():
+def test_a_rare_class_beyond_the_images_that_are_looked_at_is_left_out_and_named():
     x, y = unbalanced()
-    match = r"class 2 has 0; a variance needs at least 2.*observe.images; 0: all"
-    refused_before_any_cut(CalibrationError, match, [(x, y)], config=settings(observe={"images": 600}))
+    result = prune(Net(), [(x, y)], config=settings(observe={"images": 600}))
+    assert any("left out of the class pairs: 2" in note for note in result.report["groups"][0]["notes"])
+    alone = prune(Net(), [(x[:600], y[:600])], config=settings(observe={"images": 0}))
+    assert kept(result, "a") == kept(alone, "a")
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_class_that_is_missing_or_has_one_image_is_named(count):
+def test_a_class_that_is_missing_or_has_one_image_is_left_out_and_named(count):
     x, y = images(60)
     stay = (y != 1) | (torch.arange(60) == 1) * bool(count)
-    match = rf"class 1 has {count}; a variance needs at least 2 of each class. Add samples"
-    refused_before_any_cut(CalibrationError, match, [(x[stay], y[stay])])
+    result = prune(Net(), [(x[stay], y[stay])])
+    note = "1 class with fewer than 2 calibration images left out of the class pairs: 1"
+    assert all(note in entry["notes"] for entry in result.report["groups"])
+
+
+def test_images_of_one_class_or_one_of_each_are_refused():
+    x, y = images(60)
+    refused_before_any_cut(CalibrationError, "one class only", [(x[y == 0], y[y == 0])])
+    match = r"class 0 has 1, class 1 has 1, class 2 has 1; a variance needs at least 2.*observe.images; 0: all"
+    refused_before_any_cut(CalibrationError, match, [(x[:3], torch.tensor([0, 1, 2]))])
 
 
 # --- batches of other sizes ----------------------------------------------------------------------------------------

@@ -248,8 +248,10 @@ def test_labels_beyond_the_models_outputs_are_refused():
     refused(CalibrationError, "a label is 3, but 3 classes", _small(3), _labelled(32, 4))
 
 
-def test_a_class_that_is_missing_in_the_calibration_data_is_refused():
-    refused(CalibrationError, r"class(es)? 3", _small(4), _labelled(30, 3))
+def test_a_class_that_is_missing_in_the_calibration_data_is_left_out_and_told(quick):
+    result = cosep.prune(_small(4), _labelled(30, 3), config=quick(recover={"schedule": "none"}))
+    note = "1 class with fewer than 2 calibration images left out of the class pairs: 3"
+    assert all(note in entry["notes"] for entry in result.report["groups"])
 
 
 def test_an_empty_loader_is_refused():

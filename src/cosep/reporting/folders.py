@@ -149,7 +149,7 @@ def agreements_of(
     result: list[Agreement] = []
     for part in _affordable(found, classes, config.observe.bins):
         layers = [producer for group in part for producer in group.producers]
-        images = config.observe.images or None
+        images = config.observe.images_for(classes) or None
         seen: dict[str, Any] = {"config": config.observe, "device": device, "max_images": images}
         moments = observe(model, calibration, layers, classes=classes, **seen)
         histograms = observe_histograms(model, calibration, layers, moments, **seen)

@@ -50,7 +50,7 @@ def run_document(run: RunRecord) -> dict[str, Any]:
         "title": run.title,
         "name": run.name,
         "summary": summary(run),
-        "headline": headline(report),
+        "headline": headline(report, run.share_of_training),
         "groups": [
             {
                 "name": outcome.group,
@@ -132,7 +132,7 @@ def summary(run: RunRecord) -> str:
     return f"{said}; {name} went from {percent(before, 2)} to {percent(after, 2)} ({points(after - before)})."
 
 
-def headline(report: Report) -> list[dict[str, Any]]:
+def headline(report: Report, of_training: float | None = None) -> list[dict[str, Any]]:
     """The tiles at the top: label, after, before, change, what is left (a share, for a bar) and small print."""
     before, after, left = report.before, report.after, report.change
     tiles: list[dict[str, Any]] = []
@@ -161,6 +161,8 @@ def headline(report: Report) -> list[dict[str, Any]]:
         longest = max(seconds, key=lambda stage: seconds[stage])
         total = sum(seconds.values())
         share_text = f"longest stage: {longest}, {percent(seconds[longest] / total, 0)} of it" if total else ""
+        if of_training is not None:
+            share_text += f"; {percent(of_training)} of the time of the training"
         tiles.append(_tile("Time it took", duration(total), "", "", None, share_text))
     return tiles
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,14 @@ class RunRecord:
         """What was pruned, in as many words as are known; without the folders that things were in."""
         model, data = (short_name(str(self.about.get(key) or "")) for key in ("model", "data"))
         return f"{model} on {data}" if model and data else model or self.name
+
+    @property
+    def share_of_training(self) -> float | None:
+        """The time of the run as a share of the time that training the uncut network took; None if that is unknown."""
+        training = self.about.get("training_seconds")
+        seconds = sum(self.report.get("seconds", {}).values())
+        known = isinstance(training, int | float) and 0 < training < math.inf
+        return seconds / training if known and seconds else None
 
     def class_name(self, label: int) -> str:
         """The data set's word for a class, or its number."""

@@ -16,7 +16,7 @@ from cosep.models.acceptance import check_structure, check_values, unwrapped, wa
 from cosep.models.modes import evaluating, logits_of
 from cosep.models.passes import one_path
 from cosep.records import Group
-from cosep.recovery import batch_count, check_trainable, updates_per_group
+from cosep.recovery import batch_count, check_trainable, fixed_part, updates_per_group
 from cosep.runs.state import Batches
 
 
@@ -86,10 +86,8 @@ def budget(train: Batches, config: PruneConfig) -> tuple[Batches, int, int]:
     updates = updates_per_group(batches, config.recover)
     if not config.recover.fixed_share:
         return train, batches, updates
-    if hasattr(train, "share"):  # our own loaders: the same images in every pass, in a new order
-        train = train.share(config.recover.share, seed=config.seed)
-        return train, batch_count(train), updates
-    return train, int(config.recover.share * batches), updates
+    part = fixed_part(train, config.recover.share, seed=config.seed)
+    return part, batch_count(part), updates
 
 
 def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:
