@@ -5,7 +5,7 @@
 
 Weights are random, and biases, norms and their statistics are shaken so that no two channels are alike. One process and
 one JSON file a model: a crash is a row, not the end, and a second start goes on where the first one stopped. Prints a
-line a model and, at the end, the share of CNNs that were pruned with every cut proven.
+line a model and, at the end, the share of CNNs that were pruned with every cut checked.
 """
 
 from __future__ import annotations
@@ -183,13 +183,13 @@ def describe(row: dict) -> str:
     ratio = row["macs"][1] / row["macs"][0]
     return (
         f"{row['model']:40s} groups {row['groups']:3d}  cut {row['cut']:3d} of {row['interior']:3d}  "
-        f"MACs x{ratio:.2f}  twin {row['worst']:.0e}  saved {row['saved']}  onnx {row.get('onnx', '-')}  "
+        f"MACs x{ratio:.2f}  masked copy {row['worst']:.0e}  saved {row['saved']}  onnx {row.get('onnx', '-')}  "
         f"{sum(row['seconds']):.0f} s"
     )
 
 
 def is_fine(row: dict) -> bool:
-    """Pruned, every cut proven, and back from disk bit by bit."""
+    """Pruned, every cut passed its check, and back from disk bit by bit."""
     return "error" not in row and row["cut"] > 0 and row["cut"] == row["interior"] and row["saved"] == "yes"
 
 
@@ -198,13 +198,14 @@ def summary(rows: list[dict], family: str) -> str:
     of = [r for r in rows if r["model"].startswith(family)]
     ran = [r for r in of if "error" not in r]
     pruned = [r for r in ran if r["cut"] > 0]
-    proven = [r for r in pruned if r["cut"] == r["interior"]]
+    checked = [r for r in pruned if r["cut"] == r["interior"]]
     fine = sum(is_fine(r) for r in of)
     cuts, constant = sum(r["cut"] for r in ran), sum(r["vacuous"] for r in ran)
     saved = sum(r["saved"] == "yes" for r in ran)
     return (
-        f"{family}: {len(of)} CNNs, {len(of) - len(ran)} ended in an error; {len(pruned)} pruned, {len(proven)} of them"
-        f" with every interior cut proven ({cuts} cuts, {constant} on constant outputs); {saved} came back from disk; "
+        f"{family}: {len(of)} CNNs, {len(of) - len(ran)} ended in an error; {len(pruned)} pruned, "
+        f"{len(checked)} of them with every interior cut checked ({cuts} cuts, "
+        f"{constant} on constant outputs); {saved} came back from disk; "
         f"all of this at once: {fine} ({100 * fine / max(1, len(of)):.0f} %)."
     )
 
@@ -214,14 +215,16 @@ def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
         "# Supported models",
         "",
         "What happened when half of the channels of every interior group was removed from models with random weights",
-        "(`benchmarks/breadth.py` makes this page; inputs of the size given). *Twin* is the largest difference between",
-        "a cut model and its masked twin, relative to the largest value; a cut whose twin differs is taken back.",
+        "(`benchmarks/breadth.py` makes this page; inputs of the size given). *Masked copy* is the largest",
+        "difference between a cut model and its masked copy, relative to the largest value; a cut that differs is",
+        "taken back.",
         "*Saved*: written, read back from the constructor, and the same bits. *Tied* groups belong to scope `all`.",
         "*ONNX*: the largest relative difference in ONNX Runtime; – where it was not run.",
         "",
         *[f"- {summary(rows, family)}" for family in ("torchvision", "timm")],
         "",
-        "| model | input | groups | interior | cut | tied | not prunable, and why | MACs left | twin | saved | ONNX |",
+        "| model | input | groups | interior | cut | tied | not prunable, and why | "
+        "MACs left | masked copy | saved | ONNX |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

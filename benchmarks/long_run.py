@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cosep.records import Outcome
+
 WARM = 20  # groups after which caches and allocators have what they need
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -78,7 +80,7 @@ def measured_run(groups: int, folder: Path, told: Callable[[dict[str, Any]], Non
     rows: list[Any] = []
     started = time.perf_counter()
 
-    def on_group(entry: dict[str, Any]) -> None:
+    def on_group(_outcome: Outcome) -> None:
         rows.append({"group": len(rows) + 1, "seconds": round(time.perf_counter() - started, 3), **held(folder)})
         told(rows[-1])
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cells as kept_cells
 import torch
-from common import arguments, loaded, parts_of, run
+from common import arguments, loaded, papers_batch, parts_of, run
 from paper import figures, headline
 
 import cosep
@@ -28,7 +28,7 @@ from cosep.groups import groups_in_scope
 from cosep.groups.numbering import channel_norms
 from cosep.plugins import without_folder
 from cosep.records import ClassMoments, Group
-from cosep.reporting.agreement import spearman
+from cosep.reporting.agreement import jaccard, overlap, spearman
 from cosep.selection import with_width
 
 COUNTS = (2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000)
@@ -40,8 +40,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="by default 5,000, or 20 a class if that is more")
     parser.add_argument("--runs", type=Path, help="prune with each M in a folder of its own here")
     args = parser.parse_args()
-    # ImageNet: the paper uses batches of 256.
-    data, model, about = loaded(args, "class subset", batch_size=256 if args.data.startswith("imagefolder") else 128)
+    data, model, about = loaded(args, "class subset", batch_size=papers_batch(args.data))
     classes = len(data.class_names)
     if not classes:
         raise ConfigError(f"{args.data} does not name its classes, so they cannot be counted. Add `class_names` to it.")
@@ -96,19 +95,15 @@ def compared(
         selection, space, seconds = chosen(model, group, moments, count)
         k = full.k or group.width // 2
         weights = channel_norms(model, group, {})
-        one, other = (
-            set(with_width(s, at, k, weights=weights).kept) for s, at in ((full, full_space), (selection, space))
-        )
+        one, other = (with_width(s, at, k, weights=weights).kept for s, at in ((full, full_space), (selection, space)))
         first, second = torch.triu_indices(group.width, group.width, offset=1)
         distances = [at.distances[first, second].tolist() for at in (full_space, space)]
-        rows.append(
-            (len(one & other) / len(one | other), spearman(*distances), len(selection.kept) / group.width, seconds)
-        )
-    jaccard, rank, share, seconds = (list(column) for column in zip(*rows, strict=True))
+        rows.append((jaccard([overlap(one, other)]), spearman(*distances), len(selection.kept) / group.width, seconds))
+    shared, rank, share, seconds = (list(column) for column in zip(*rows, strict=True))
     mean = 1 / len(rows)
     return {
         "pairs": math.comb(count, 2),
-        "jaccard_same_k": sum(jaccard) * mean,
+        "jaccard_same_k": sum(shared) * mean,
         "spearman_distances": sum(rank) * mean,
         "kept": sum(share) * mean,
         "seconds": sum(seconds),
@@ -131,11 +126,19 @@ def pruned(args: argparse.Namespace, model: torch.nn.Module, data: Data, count: 
         run=args.runs / f"{without_folder(args.model).replace(':', '-')}-{count}",
         about={"model": args.model, "data": args.data},
     )
-    return {"accuracy": result.report["after"]["accuracy"], "macs": result.report["change"]["macs"]}
+    return {"accuracy": result.report.after.accuracy, "macs": result.report.change.macs}
 
 
 def table(cells: dict[str, dict], args: argparse.Namespace) -> str:
-    columns = ("M", "class pairs", "Spearman of distances", "Jaccard, same k", "kept", "seconds", "test accuracy")
+    columns = (
+        "M",
+        "class pairs",
+        "Spearman of distances",
+        "Jaccard, same k, mean of layers",
+        "kept",
+        "seconds",
+        "test accuracy",
+    )
     rows = [
         (
             count,

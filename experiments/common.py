@@ -31,6 +31,7 @@ def arguments(doc: str | None, *, model: str, out: str, quick: str) -> argparse.
     made.add_argument("--model", default=model, help="a model as `cosep prune` names it")
     made.add_argument("--weights", type=Path, required=True, help="its trained weights")
     made.add_argument("--data", required=True, help="cifar10:DIR, cifar100:DIR or imagefolder:DIR")
+    made.add_argument("--holdout", type=float, default=0.0, help="the share of the training set to leave out; paper: 0")
     made.add_argument("--out", type=Path, required=True, help=f"{out}; goes on there")
     made.add_argument("--quick", action="store_true", help=f"{quick}: does it run?")
     return made
@@ -47,7 +48,7 @@ def run(main: Callable[[], None]) -> None:
 
 def data_of(args: argparse.Namespace, **settings: Any) -> Data:
     """The data that was asked for; with --quick only the first few test images."""
-    data = load_data(args.data, **settings)
+    data = load_data(args.data, holdout=args.holdout, **settings)
     return replace(data, test=list(first_images(data.test, QUICK_IMAGES, seed=0))) if args.quick else data
 
 
@@ -63,9 +64,15 @@ def loaded(args: argparse.Namespace, experiment: str, **settings: Any) -> tuple[
         "training_images": counted(data.train),
         "test_images": counted(data.test),
         "quick": args.quick,
+        "holdout": args.holdout,
         **settings,
     }
     return data, model, about
+
+
+def papers_batch(data: str) -> int:
+    """The batch size of the paper's recovery."""
+    return 256 if data.startswith("imagefolder") else 128
 
 
 def counted(batches: Iterable[Any]) -> int | None:

@@ -3,9 +3,10 @@
     python experiments/gaussian_histogram.py --model resnet56 --weights FILE --data cifar10:DIR --out FILE
 
 The unpruned network, all groups of the scope `interior`, the paper's selection (p = 2). The score of a channel is its
-mean JM over all class pairs; Spearman is over all channels, as in the paper, and within each layer. Jaccard is taken
-twice: each reading at its own knee, as in the paper (layers without a knee are kept whole and left out), and both at
-the same k, the Gaussian knee or half of a layer without one. Coarser histograms are sums of the finest one's bins.
+mean JM over all class pairs; Spearman is over all channels, as in the paper, and within each layer. Jaccard is over
+all the channels of the layers named, as in the paper, and taken twice: each reading at its own knee, layers without one
+kept whole, and both at the same k, the Gaussian knee or half of a layer without one.
+Coarser histograms are sums of the finest one's bins.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cosep.data import Data
 from cosep.groups import groups_in_scope
 from cosep.groups.numbering import channel_norms
 from cosep.records import ClassHistograms, Space
-from cosep.reporting.agreement import spearman
+from cosep.reporting.agreement import jaccard, overlap, spearman
 from cosep.selection import with_width
 
 BINS = (64, 32, 16)
@@ -78,12 +79,12 @@ def layers(model: torch.nn.Module, data: Data, images: int) -> list[dict]:
             row[str(bins)] = {
                 "scores": scores(space),
                 "k": own.k,
-                "jaccard_own_k": jaccard(chosen.kept, own.kept) if chosen.k and own.k else None,
-                "jaccard_same_k": jaccard(same_k, with_width(own, space, k, weights=weights).kept),
+                "overlap_own_k": overlap(chosen.kept, own.kept),
+                "overlap_same_k": overlap(same_k, with_width(own, space, k, weights=weights).kept),
                 "spearman_distances": spearman(pairs(gaussian), pairs(space)),
             }
         # Two random sets of k of n channels share k²/n of them on average.
-        row["jaccard_by_chance"] = k / (2 * group.width - k)
+        row["overlap_by_chance"] = (k * k / group.width, 2 * k - k * k / group.width)
         found.append(row)
         print(f"{group.name}: {time.perf_counter() - began:.1f} s", flush=True)
     return found
@@ -106,10 +107,6 @@ def pairs(space: Space) -> list[float]:
     return space.distances[first, second].tolist()
 
 
-def jaccard(one: Sequence[int], other: Sequence[int]) -> float:
-    return len(set(one) & set(other)) / len(set(one) | set(other))
-
-
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else float("nan")
 
@@ -117,7 +114,7 @@ def mean(values: Sequence[float]) -> float:
 def table(rows: list[dict], paper: str) -> str:
     """Agreement by depth and number of bins, and the paper's figures."""
     columns = ["layers", "bins", "Spearman, all channels", "Spearman, mean of layers", "Spearman of distances"]
-    columns += ["Jaccard at own knees", "Jaccard at the same k", "by chance"]
+    columns += ["Jaccard of what is kept", "Jaccard at the same k", "by chance"]
     lines = []
     for part in ("all", *THIRDS):
         mine = [row for row in rows if part in ("all", row["third"])]
@@ -125,7 +122,6 @@ def table(rows: list[dict], paper: str) -> str:
             continue
         for bins in map(str, BINS if part == "all" else BINS[:1]):
             pooled = spearman([s for r in mine for s in r["gaussian"]], [s for r in mine for s in r[bins]["scores"]])
-            own = [r[bins]["jaccard_own_k"] for r in mine if r[bins]["jaccard_own_k"] is not None]
             lines.append(
                 (
                     f"{part} ({len(mine)})",
@@ -133,9 +129,9 @@ def table(rows: list[dict], paper: str) -> str:
                     f"{pooled:.3f}",
                     f"{mean([spearman(r['gaussian'], r[bins]['scores']) for r in mine]):.3f}",
                     f"{mean([r[bins]['spearman_distances'] for r in mine]):.3f}",
-                    f"{100 * mean(own):.1f} % ({len(own)} layers)",
-                    f"{100 * mean([r[bins]['jaccard_same_k'] for r in mine]):.1f} %",
-                    f"{100 * mean([r['jaccard_by_chance'] for r in mine]):.1f} %",
+                    f"{100 * jaccard(r[bins]['overlap_own_k'] for r in mine):.1f} %",
+                    f"{100 * jaccard(r[bins]['overlap_same_k'] for r in mine):.1f} %",
+                    f"{100 * jaccard(r['overlap_by_chance'] for r in mine):.1f} %",
                 )
             )
     reported = figures("gaussian_vs_histogram", paper)

@@ -28,8 +28,7 @@ from torch import nn
 import cosep
 from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
-from cosep.measurement import latency, macs
-from cosep.measurement.latency import Latency, onnx_latency
+from cosep.measurement import Latency, latency, macs, onnx_latency
 from cosep.records import Group, Layout
 from cosep.runs.preflight import checked_widths
 from cosep.storage.artifacts import read_documents

@@ -63,13 +63,15 @@ def knees(spaces: list[Space], silhouette: str, degree: int, rule: str) -> dict:
         "knees": len(with_knee),
         "kept_with_knee": sum(with_knee) / len(with_knee) if with_knee else None,
         "kept": sum(kept) / len(kept),
+        "unstable": sum(any(note.startswith("unstable") for note in s.notes) for s in chosen),
         "reasons": sorted({s.reason for s in chosen}),
     }
 
 
 def table(rows: list[dict], network: str) -> str:
     """A row a silhouette, degree and rule."""
-    columns = ("silhouette", "degree", "rule", "layers with a knee", "kept, those layers", "kept, all layers")
+    columns = ("silhouette", "degree", "rule", "layers with a knee", "unstable", "kept, those layers")
+    columns += ("kept, all layers",)
     reported = figures("degree_and_representative", network, "flops_left")
 
     def share(value: float | None) -> str:
@@ -81,6 +83,7 @@ def table(rows: list[dict], network: str) -> str:
             str(row["degree"]),
             row["rule"],
             f"{row['knees']} of {row['layers']}",
+            str(row["unstable"]),
             share(row["kept_with_knee"]),
             share(row["kept"]),
             f"{reported[row['degree'] - 2]} %" if reported and row["rule"].startswith("paper") else "–",

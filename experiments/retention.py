@@ -19,6 +19,7 @@ from common import run, short_names
 from paper import figures, headline
 
 from cosep.plugins import without_folder
+from cosep.reporting import Report
 from cosep.reporting.agreement import spearman
 from cosep.runs.folder import read_description
 from cosep.storage.artifacts import read_documents
@@ -46,12 +47,12 @@ def main() -> None:
 
 def retention(folder: Path, model: str, data: str) -> dict:
     """What a run kept of each layer, in order of execution, and of the network's MACs."""
-    plan, report = read_documents(folder)
+    plan, document = read_documents(folder)
     named = read_description(folder).get("about", {})
     return {
         "model": without_folder(named.get("model", model)),
         "data": without_folder(named.get("data", data)),
-        "macs": report["change"]["macs"],
+        "macs": Report.from_document(document).change.macs,
         "layers": [
             {"layer": group.group, "width": group.width, "kept": len(group.kept), "reason": group.reason}
             for group in plan.groups

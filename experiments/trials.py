@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import cells as kept_cells
-from common import arguments, data_of, loaded
+from common import arguments, data_of, loaded, papers_batch
 
 import cosep
 from cosep.comparison.trials import accuracy_there, run_method, trial_of
@@ -28,7 +28,7 @@ def parser(doc: str | None, *, model: str = "resnet56", seeds: int = 1) -> argpa
     )
     made.add_argument("--seeds", type=int, default=seeds)
     made.add_argument("--set", action="append", default=[], metavar="STAGE.SETTING=JSON", help="for every trial")
-    made.add_argument("--batch-size", type=int, default=128)
+    made.add_argument("--batch-size", type=int, help="by default the paper's: 128, for image folders 256")
     return made
 
 
@@ -37,6 +37,7 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, experiment: str) -> None:
         self.args = args
+        args.batch_size = args.batch_size or papers_batch(args.data)
         self.seeds = range(1 if args.quick else args.seeds)
         self.common = _merged(QUICK if args.quick else {}, _settings(args.set))
         config = cosep.replace_settings(cosep.preset(), self.common)  # refuses a wrong --set before anything is run
@@ -88,7 +89,7 @@ class Bench:
             )
             entry = asdict(trial_of(method, seed, result, source.test, device=config.device))
             entry["widths"] = {plan.group: len(plan.kept) for plan in result.plan.groups}
-            entry["knees"] = sum(plan.selection.k is not None for plan in result.plan.groups)
+            entry["knees"] = knees(result.plan)
             self._keep(name, entry)
             print(f"{name}: {100 * entry['accuracy']:.2f} %, MACs {100 * entry['macs']:.1f} %", flush=True)
         return self.cells[name]
@@ -100,6 +101,11 @@ class Bench:
     def _keep(self, name: str, cell: dict[str, Any]) -> None:
         self.cells[name] = cell
         kept_cells.write(self.file, self.about, self.cells)
+
+
+def knees(plan: cosep.Plan) -> int:
+    """In how many groups a knee decided the width; one that was given is none, whatever it was clustered into."""
+    return sum(group.reason == "knee" for group in plan.groups)
 
 
 def spread(values: Iterable[float]) -> str:

@@ -13,7 +13,8 @@ with harness.covered():
     from cosep.reporting.comparison import comparison_page
     from cosep.reporting.evidence import Evidence, evidence_from_bytes, evidence_to_bytes
     from cosep.reporting.page import run_page
-    from cosep.reporting.run import RunRecord, check_report
+    from cosep.reporting.records import Report
+    from cosep.reporting.run import RunRecord, check_groups
     from cosep.runs.folder import _ABOUT
     from cosep.storage.documents import decode
     from cosep.storage.schemas import misfit
@@ -23,12 +24,12 @@ CHANNELS, CLASSES = 4, 3
 KEPT = (0, 2)
 
 
-def drawn(plan: Plan, report: object, about: object, evidence: dict) -> None:
+def drawn(plan: Plan, report: Report, about: object, evidence: dict) -> None:
     run = RunRecord("run", plan, report, about, evidence)
     for page in (run_page(run), comparison_page([run, run])):
         assert page.count("<script") == page.count("</script>")
-    for entry in report["groups"]:
-        group_line(entry, report["before"]["macs"])
+    for outcome in report.groups:
+        group_line(outcome, report.before.macs)
     summary_table(report)
 
 
@@ -36,15 +37,16 @@ def test(data: bytes) -> None:
     if data[:1] == b"{":
         document = decode(data, "documents")
         plan = plan_from_document(document.get("plan"))
-        wrong = check_report(document.get("report"), plan) or misfit(document.get("about"), _ABOUT, "about")
+        report = Report.from_document(document.get("report"))
+        wrong = check_groups(report, plan) or misfit(document.get("about"), _ABOUT, "about")
         if wrong:
             raise ArtifactError(wrong)
-        drawn(plan, document["report"], document["about"], {})
+        drawn(plan, report, document["about"], {})
     else:
         evidence = evidence_from_bytes(data, "evidence")
         if evidence.group != "0" or len(evidence.weights) != CHANNELS:
             raise ArtifactError("of another group")
-        drawn(PLAN, REPORT, {}, {0: evidence})
+        drawn(PLAN, Report.from_document(REPORT), {}, {0: evidence})
 
 
 def mutator(data: bytes, most: int, seed: int) -> bytes:
@@ -61,6 +63,8 @@ def planned() -> Plan:
 
 def reported() -> dict:
     latency = {"median_ms": 2.0, "p10_ms": 1.9, "p90_ms": 2.2, "batch": 1, "threads": 1, "repeats": 30, "device": "cpu"}
+    latency |= dict.fromkeys(("throughput", "speedup", "speedup_p10", "speedup_p90"), 1.0)
+    latency |= {"memory_format": "contiguous", "runtime": "torch"}
     recovery = {"updates": 2, "outcome": "done", "losses": [1.0, 0.5], "accuracy": 0.9}
     repair = {"consumer": "2", "applied": True, "reason": "re-solved", "error_before": 0.5, "error_after": 0.1}
     entry = {

@@ -1,10 +1,12 @@
+import json
 import re
 from dataclasses import fields
 from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
@@ -14,7 +16,7 @@ import cosep.recovery.training
 from cosep.cli.app import app
 from cosep.config import DeviceConfig
 from cosep.errors import ConfigError, RecoveryError, RunError
-from cosep.recovery.training import TrainConfig, moving_average, recipe, train
+from cosep.recovery.training import TrainConfig, moving_average, recipe, train, training_seconds
 from cosep.runs.fabric import launched
 from cosep.zoo import input_shape, load_model
 
@@ -34,6 +36,62 @@ def batches():
 
 def net():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def test_a_training_tells_its_seconds_those_before_a_stop_included(fabric, batches, tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(cosep.recovery.training.time, "monotonic", lambda: now[0])
+
+    def update(done, updates, loss):
+        now[0] += 2.0
+        if done == 3 and not stopped:
+            stopped.append(done)
+            raise KeyboardInterrupt
+
+    stopped, told, partial_file = [], [], tmp_path / "net.partial"
+    again = partial(
+        train, net, batches, TrainConfig(epochs=1), fabric=fabric, on_update=update, partial=partial_file,
+        checkpoint_seconds=0, on_end=told.append,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        again()
+    now[0] += 1e6  # how long it lay there does not count
+    again()
+    assert told == [10.0]  # five updates; the third was done again after the stop, its first try was not stored
+
+
+def test_the_seconds_of_a_training_are_beside_its_weights_and_in_the_report_of_a_pruning(tmp_path):
+    weights, run = tmp_path / "net.safetensors", tmp_path / "run"
+    words = [
+        "train",
+        "digits_cnn",
+        "--data",
+        "digits",
+        "--out",
+        str(weights),
+        "--epochs",
+        "0.2",
+        "--accelerator",
+        "cpu",
+    ]
+    assert CliRunner().invoke(app, [*words, "--quiet"]).exit_code == 0
+    with safe_open(weights, "pt") as file:
+        seconds = float(file.metadata()["training_seconds"])
+    assert seconds > 0
+    words = ["prune", "digits_cnn", "--weights", str(weights), "--data", "digits", "--out", str(run), "--quiet"]
+    words += ["--accelerator", "cpu", "--observe-images", "100", "--surgery-images", "50", "--schedule", "none"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    told = CliRunner().invoke(app, ["report", str(run), "--json"])
+    report = json.loads(told.stdout)
+    assert report["share_of_training"] == pytest.approx(sum(report["seconds"].values()) / seconds)
+    assert "of the time that training the uncut network took" in CliRunner().invoke(app, ["report", str(run)]).output
+
+
+def test_weights_of_elsewhere_say_no_time(tmp_path):
+    torch.save(net().state_dict(), tmp_path / "net.pt")
+    save_file(net().state_dict(), tmp_path / "net.safetensors", {"training_seconds": "soon"})
+    for name in ("net.pt", "net.safetensors", "nowhere"):
+        assert training_seconds(tmp_path / name) is None
 
 
 def test_the_average_is_the_recursion_of_its_definition_over_the_weights_of_every_update(fabric, batches):

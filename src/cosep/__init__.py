@@ -44,7 +44,8 @@ from cosep.pipeline import plan, prune
 from cosep.profiles import profiles as separability_profiles
 from cosep.profiles import separability_space
 from cosep.rebuilding import rebuild, reestimate_batchnorm
-from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Plan, Selection, Space
+from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Outcome, Plan, Selection, Space
+from cosep.reporting.records import Report
 from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
 from cosep.selection import select
@@ -74,6 +75,7 @@ __all__ = [
     "LimitConfig",
     "ModelError",
     "ObserveConfig",
+    "Outcome",
     "Plan",
     "PlanError",
     "Probe",
@@ -83,6 +85,7 @@ __all__ = [
     "RebuildConfig",
     "RecoverConfig",
     "RecoveryError",
+    "Report",
     "RunError",
     "SelectConfig",
     "Selection",

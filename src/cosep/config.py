@@ -55,13 +55,19 @@ class ObserveConfig:
     """How channels are reduced to one number an image."""
 
     tap: Tap = setting("output", "Where channels are read: a layer's own output (the paper), or behind its activation")
-    images: int = setting(5000, "Calibration images for the class statistics (0: all)")
+    images: int = setting(
+        -1, "Calibration images for the class statistics (0: all; -1: 5,000, or 20 a class if that is more)"
+    )
     bins: int = setting(64, 'Bins of each channel\'s histogram, for the metric "jm-histogram"')
 
     def __post_init__(self) -> None:
         check_choice("observe.tap", self.tap, Tap)
-        check_at_least("observe.images", self.images, 0)
+        check_at_least("observe.images", self.images, -1)
         check_between("observe.bins", self.bins, 2, 2**16)
+
+    def images_for(self, classes: int) -> int:
+        """How many images the statistics of so many classes see; 0: all."""
+        return max(5000, 20 * classes) if self.images == -1 else self.images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +100,7 @@ class SelectConfig:
     # The whole curve is there, so Kneedle need not guard against knees that later points would undo (S = 0); and the
     # last points of the curve, means over a handful of channels, must not bend the fit.
     weighted_fit: bool = setting(True, "Weight each k in the fit by the number of channels that its score averages")
-    sensitivity: float = setting(0.0, "Kneedle's S: how clear a knee must be (0: take the furthest point)")
+    sensitivity: float = setting(0.0, "Kneedle's S: how clear a knee must be (0: any bump above the chord)")
     mass: float = setting(0.0, "Exponent on filter norms when weighting channels in k-medoids (0: unweighted)")
     representative: Representative = setting("weighted", "Which channel of a cluster stays")
 
@@ -125,8 +131,10 @@ class SurgeryConfig:
 class RebuildConfig:
     """How the weights that stay are solved anew, beside the uncut network and before any training."""
 
-    weights: bool = setting(True, "Re-solve every layer of the cut network towards what the uncut network computes")
-    batchnorm: bool = setting(True, "Re-estimate BatchNorm statistics after a cut where the weights are not re-solved")
+    solve: bool = setting(True, "Re-solve every layer of the cut network towards what the uncut network computes")
+    reestimate_batchnorm: bool = setting(
+        True, "Re-estimate BatchNorm statistics after a cut where the weights are not re-solved"
+    )
     images: int = setting(2000, "Calibration images that the rebuild sees; 0: all that there are")
     rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
     positions: int = setting(64, "Sampled positions of one image, at most")
@@ -274,7 +282,7 @@ def preset(name: Preset = "default") -> PruneConfig:
     return PruneConfig(
         order="one-by-one",
         select=SelectConfig(criterion="cosep", width_rule="knee", weighted_fit=False, sensitivity=1.0),
-        rebuild=RebuildConfig(weights=False, batchnorm=False),
+        rebuild=RebuildConfig(solve=False, reestimate_batchnorm=False),
         recover=RecoverConfig(
             schedule="per-layer",
             fixed_share=True,
@@ -296,9 +304,25 @@ def paper_recovery(model: str, data: str) -> dict[str, Any]:
         changes["weight_decay"] = 5e-4
     if "vgg" in name:
         changes["nesterov"] = True
-    if source == "imagefolder":  # ImageNet: the paper also uses batches of 256
+    if source == "imagefolder":  # ImageNet; `batch_and_holdout` knows of its batches
         changes |= {"lr": 0.001, "group_epochs": 3.0}
     return changes
+
+
+def batch_and_holdout(
+    preset_name: str, data: str, config: PruneConfig, batch_size: int | None, holdout: float | None
+) -> tuple[int, float]:
+    """The batch size and the share held out, where they are not given: as a preset wants them for a data set's name.
+
+    The paper takes its 25 % of the whole training set, so `paper` holds nothing out, unless a limit on the accuracy
+    needs images to decide by; its batches are of 256 images on ImageNet and of 128 on CIFAR.
+    """
+    paper = preset_name == "paper"
+    if batch_size is None:
+        batch_size = 256 if paper and data.partition(":")[0] == "imagefolder" else 128
+    if holdout is None:
+        holdout = 0.0 if paper and config.limits.max_drop is None else 0.1
+    return batch_size, holdout
 
 
 def settings(config: PruneConfig) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from cosep.runs.opening import Request, only_deciding, opened_request
 from cosep.runs.planning import decided_plan, planned, planned_ahead
 from cosep.runs.recovering import held_out_accuracy, keep, recovered
 from cosep.runs.remaking import rebuilt, tried
-from cosep.runs.results import PruneResult, entry_of, finished_run, result_there
+from cosep.runs.results import PruneResult, finished_run, outcome_of, result_there
 from cosep.runs.search import next_share
 from cosep.runs.state import Batches, Callbacks, Choose, Job, Recover, State, calibration_pass, from_checkpoint
 from cosep.selection.rules import WidthRule
@@ -125,7 +125,7 @@ def _cut(job: Job, state: State, groups: tuple[Group, ...], selections: Sequence
         model=model,
         layout=layout,
         plans=(*state.plans, *(GroupPlan(group.name, selection=each) for group, each in pairs)),
-        entries=(*state.entries, *(entry_of(group, each, checks.get(group.name)) for group, each in pairs)),
+        outcomes=(*state.outcomes, *(outcome_of(group, each, checks.get(group.name)) for group, each in pairs)),
         waiting=was_cut and job.trains and job.config.recover.schedule == "per-layer",
         previous=replace(state, previous=None) if was_cut and job.takes_back else None,
     )
@@ -148,7 +148,7 @@ def _outcome(selection: Selection, check: MaskedCheck | None) -> Selection:
 
 def _settled(job: Job, state: State) -> State:
     """The last figures of the groups just cut; where they cost more accuracy than allowed, the network from before."""
-    fresh = [entry for entry in state.entries if "macs" not in entry]
+    fresh = [outcome for outcome in state.outcomes if not outcome.measured]
     if state.waiting or not fresh:
         return state
     found = held_out_accuracy(job, state.model)
@@ -157,18 +157,21 @@ def _settled(job: Job, state: State) -> State:
         found = held_out_accuracy(job, back.model)
         plan = state.plans[-1]
         whole = plan.keeping(tuple(range(plan.width)), reason)
-        fresh = [{**fresh[0], "kept": plan.width, "reason": reason}]
+        fresh = [replace(fresh[0], kept=plan.width, reason=reason)]
         state = replace(state, model=back.model, layout=back.layout, plans=(*back.plans, whole))
-    with job.stage("measure", "" if job.config.order == "together" else fresh[-1]["group"]):
-        size = {"macs": macs(state.model, job.example), "parameters": parameters(state.model)}
+    with job.stage("measure", "" if job.config.order == "together" else fresh[-1].group):
+        cost, size = macs(state.model, job.example), parameters(state.model)
     last = len(fresh) - 1  # one figure after the cut of all of them
-    fresh = [{**entry, "accuracy": found if i == last else None, **size} for i, entry in enumerate(fresh)]
-    for entry in fresh:
+    fresh = [
+        replace(outcome, accuracy=found if i == last else None, macs=cost, parameters=size)
+        for i, outcome in enumerate(fresh)
+    ]
+    for outcome in fresh:
         if job.run:
-            job.run.log("group", **entry)
+            job.run.log("group", **outcome.to_document())
         if job.callbacks.on_group:
-            job.callbacks.on_group(entry)
-    return replace(state, entries=(*state.entries[: -len(fresh)], *fresh), previous=None)
+            job.callbacks.on_group(outcome)
+    return replace(state, outcomes=(*state.outcomes[: -len(fresh)], *fresh), previous=None)
 
 
 def _too_much(job: Job, state: State, found: float | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,6 +80,7 @@ class Space:
     classes: tuple[int, ...]  # the classes whose pairs span the space, ascending
     separability: Tensor  # (channels,) float64: the mean of each channel's profile
     metric: str
+    left_out: tuple[int, ...] = ()  # classes with fewer than two samples, which no pair holds
 
     @property
     def channels(self) -> int:
@@ -268,21 +271,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Compensation:
-    """What became of one consumer's weights: re-solved or left for plain cutting, and the error either way.
-
-    Errors are squared, of the group's share of the consumer's output, relative to its variance, on images that were
-    set aside from the fit. They are nan where nothing could be measured.
-    """
-
-    consumer: str
-    applied: bool
-    reason: str  # in words: "re-solved", or why it was left for plain cutting
-    error_before: float  # of plain cutting
-    error_after: float  # with the weights that the consumer has now
-
-
-@dataclass(frozen=True)
 class LayerRebuild:
     """What became of one layer: re-solved or left, and its error against the uncut network, either way.
 
@@ -298,6 +286,291 @@ class LayerRebuild:
     error_after: float  # with the weights that it has now
     rows: int = 0  # behind the solution
     columns: int = 0  # of the solution
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> LayerRebuild:
+        """The record that was written as plain values."""
+        errors = {name: document.get(name) for name in ("error_before", "error_after")}
+        found = {name: math.nan if value is None else value for name, value in errors.items()}
+        return cls(**{**{name: document[name] for name in _LAYER_FACTS}, **found})
+
+
+_LAYER_FACTS = ("layer", "towards", "applied", "reason", "rows", "columns")
+
+
+@dataclass(frozen=True)
+class RebuildRecord:
+    """What became of the layers, and how far the outputs are from the uncut network's: KL at temperature 4."""
+
+    layers: tuple[LayerRebuild, ...] = ()
+    divergence: float | None = None  # of the rebuilt network; None where only parts were rebuilt, one by one
+    divergence_cut: float | None = None  # of the plainly cut one, with BatchNorm measured again
+    notes: tuple[str, ...] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain values for a JSON file."""
+        return _plain(asdict(self))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> RebuildRecord:
+        """The record that `to_document` wrote."""
+        return cls(
+            tuple(LayerRebuild.from_document(layer) for layer in document["layers"]),
+            known(document.get("divergence")),
+            known(document.get("divergence_cut")),
+            tuple(document["notes"]),
+        )
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One size of the network: the share of its MACs, and the points of accuracy lost before any training."""
+
+    share: float
+    drop: float
+
+
+class FormerlyDict:
+    """A record that was a dict of plain values: its string keys still answer, with a warning, for one more version."""
+
+    def former_document(self) -> dict[str, Any]:
+        """The dict that this record used to be."""
+        raise NotImplementedError
+
+    def __getitem__(self, key: str) -> Any:
+        return self._former(key)[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._former(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As of a dict."""
+        return self._former(key).get(key, default)
+
+    def keys(self) -> list[str]:
+        """As of a dict."""
+        return list(self._former("..."))
+
+    def _former(self, key: str) -> dict[str, Any]:
+        kind = type(self).__name__
+        warnings.warn(
+            f"a {kind} is no dict any more, and [{key!r}] will stop working in the next version: read its attributes, "
+            f"or `to_document()` for plain values.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return self.former_document()
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The times of one model, in milliseconds a batch, and how much faster it was than the first model beside it."""
+
+    batch: int
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    throughput: float  # samples a second, at the median
+    speedup: float  # the median, over the rounds, of (first model's time) / (this model's time); 1 for the first itself
+    speedup_p10: float
+    speedup_p90: float
+    repeats: int
+    threads: int
+    memory_format: str
+    device: str
+    runtime: str  # "torch" or "onnxruntime"
+    mean_ms: float | None = None  # of all times; None in reports of before it was taken
+    sd_ms: float | None = None  # standard deviation of the seeds' means; of the single times where there is one seed
+    seeds: int = 1  # inputs that were drawn; `repeats` rounds with each
+
+    @property
+    def conditions(self) -> tuple[object, ...]:
+        """What two times must have in common before one may be divided by the other."""
+        return self.batch, self.threads, self.memory_format, self.device, self.runtime
+
+    def __str__(self) -> str:
+        return (
+            f"{self.median_ms:.3f} ms ({self.p10_ms:.3f} to {self.p90_ms:.3f}) a batch of {self.batch}, "
+            f"{self.threads} {'thread' if self.threads == 1 else 'threads'}, {self.memory_format}, {self.runtime} on "
+            f"{self.device}"
+        )
+
+
+def _latency(document: Mapping[str, Any]) -> Latency:
+    return Latency(**{name: document[name] for name in Latency.__annotations__ if name in document})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The figures of one model; None where nobody measured."""
+
+    macs: int  # of one sample
+    parameters: int
+    bytes: int  # of all its tensors
+    accuracy: float | None = None  # in [0, 1]
+    latency: Latency | None = None
+    by_class: tuple[float | None, ...] | None = None  # the accuracy in each class; None for one without a sample
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain values for a JSON file."""
+        return _plain(asdict(self))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Measurement:
+        """The measurement that `to_document` wrote."""
+        latency, by_class = document.get("latency"), document.get("by_class")
+        return cls(
+            macs=document["macs"],
+            parameters=document["parameters"],
+            bytes=document["bytes"],
+            accuracy=known(document.get("accuracy")),
+            latency=None if latency is None else _latency(latency),
+            by_class=None if by_class is None else tuple(known(value) for value in by_class),
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the second of two models has left of the first, as shares; None where one of the two was not measured."""
+
+    macs: float | None  # after / before: what remains
+    parameters: float | None
+    bytes: float | None
+    accuracy: float | None  # after - before, in [-1, 1]
+    speedup: float | None  # that of the second model's latency: the median of the ratios within the rounds
+
+    @classmethod
+    def between(cls, before: Measurement, after: Measurement) -> Comparison:
+        """What the second measurement has left of the first; both latencies must have been taken in turn."""
+        gain = None
+        if before.accuracy is not None and after.accuracy is not None:
+            gain = after.accuracy - before.accuracy
+        one, other = before.latency, after.latency
+        return cls(
+            macs=_share(after.macs, before.macs),
+            parameters=_share(after.parameters, before.parameters),
+            bytes=_share(after.bytes, before.bytes),
+            accuracy=gain,
+            speedup=other.speedup if one and other and one.conditions == other.conditions else None,
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain values for a JSON file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Made:
+    """When, with what and on what a report was made."""
+
+    time: str  # UTC, as 2026-11-18 02:15
+    cosep: str  # versions
+    torch: str
+    python: str
+    hardware: str
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """What became of one recovery."""
+
+    updates: int
+    outcome: str  # "done", or in words why it stopped early
+    losses: tuple[float, ...]  # thinned
+    accuracy: float | None = None  # on held-out data afterwards, where the whole network was trained
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain values for a JSON file."""
+        return _plain(asdict(self))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> RecoveryRecord:
+        """The record that `to_document` wrote."""
+        return cls(document["updates"], document["outcome"], tuple(document["losses"]), known(document.get("accuracy")))
+
+
+@dataclass(frozen=True)
+class Outcome(FormerlyDict):
+    """What became of one group: the decision, what was done about it, and the network's figures once it was done."""
+
+    group: str
+    width: int
+    kept: int  # how many channels; which ones is in the plan
+    reason: str
+    notes: tuple[str, ...] = ()  # what was changed after the choice (rounding, balancing) and why
+    masked_difference: float | None = None  # between the cut and a masked copy, relative to the largest value
+    accuracy: float | None = None  # of the network so far, on held-out data
+    macs: int = 0  # of the network so far
+    parameters: int = 0
+    recovery: RecoveryRecord | None = None  # of the training right after this group, where there was one
+
+    @property
+    def cut(self) -> bool:
+        """Whether channels were removed."""
+        return self.kept < self.width
+
+    @property
+    def measured(self) -> bool:
+        """Whether the network's figures after this group are there: they come last."""
+        return self.parameters > 0
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain values for a JSON file."""
+        return _plain(asdict(self))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Outcome:
+        """The outcome that `to_document` wrote, or the entry that the version before wrote."""
+        now = present_names(document)
+        recovery = now.get("recovery")
+        return cls(
+            group=now["group"],
+            width=now["width"],
+            kept=now["kept"],
+            reason=now["reason"],
+            notes=tuple(now["notes"]),
+            masked_difference=now.get("masked_difference"),
+            accuracy=known(now.get("accuracy")),
+            macs=now.get("macs", 0),
+            parameters=now.get("parameters", 0),
+            recovery=None if recovery is None else RecoveryRecord.from_document(recovery),
+        )
+
+    def former_document(self) -> dict[str, Any]:
+        """As an entry of the report of the version before."""
+        former = {now: before for before, now in FORMER_NAMES.items()}
+        found = {former.get(name, name): value for name, value in self.to_document().items()}
+        if self.recovery is None:
+            del found["recovery"]
+        return {**found, "compensation": []}
+
+
+# What the entries of the version before called things.
+FORMER_NAMES = {"twin_difference": "masked_difference"}
+
+
+def present_names(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of the version before under the names of this one; one of this version as it is."""
+    return {FORMER_NAMES.get(name, name): value for name, value in entry.items()}
+
+
+def _share(after: int, before: int) -> float | None:
+    return after / before if before else None
+
+
+def known(value: float | None) -> float | None:
+    """A figure, or None where it is nan or infinite: then nobody knows it."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples, as a JSON file gives them back."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def as_index(values: tuple[int, ...]) -> Tensor:

@@ -3,8 +3,11 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cosep.data import data_names, load_data
+from cosep.data.order import class_by_class
 from cosep.errors import ConfigError, DataError
 
 
@@ -45,10 +48,30 @@ def test_digits_test_part_does_not_depend_on_the_seed_and_is_stratified():
 
 def test_calibration_is_the_training_part_unaugmented_and_mixed():
     data = load_data("digits")
-    assert torch.equal(data.calibration.indices, data.train.indices)
+    assert torch.equal(data.calibration.indices.sort().values, data.train.indices)
     assert not data.calibration.augment
     labels = next(iter(data.calibration))[1]
     assert labels.unique().numel() == 10
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(0, 3))
+def test_the_classes_take_turns_in_the_calibration_order(labels, seed):
+    order = class_by_class(torch.tensor(labels), seed=seed).tolist()
+    assert sorted(order) == list(range(len(labels)))
+    for length in range(len(order) + 1):
+        seen = [labels[i] for i in order[:length]]
+        left = [labels[i] for i in order[length:]]
+        # No class is two ahead of one that still has images to give.
+        assert all(seen.count(a) <= seen.count(b) + 1 for a in set(labels) for b in set(left))
+
+
+def test_the_calibration_order_depends_on_the_seed_and_mixes_each_turn():
+    labels = torch.arange(400) % 40
+    one, other = (class_by_class(labels, seed=seed) for seed in (0, 1))
+    assert not torch.equal(one, other)
+    turns = labels[one].view(10, 40)
+    assert len({tuple(turn.tolist()) for turn in turns}) == 10  # not class 0 first every time
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,9 @@ def test_gaussian_against_histogram_on_the_digits(script, weights, tmp_path):
         assert all(
             fine >= coarse - 1e-6 for fine, coarse in zip(layer["64"]["scores"], layer["16"]["scores"], strict=True)
         )
+    layers = json.loads((tmp_path / "g.json").read_text())["cells"]["layers"]
+    both, either = (sum(layer["64"]["overlap_own_k"][side] for layer in layers) for side in (0, 1))
+    assert f"{100 * both / either:.1f} %" in rows[0]  # of all channels, not a mean over layers
     assert columns_of(script("gaussian_histogram", *words)) == rows
 
 
@@ -199,9 +202,9 @@ def test_runs_of_the_same_name_stay_apart_and_are_read_anew(script, run, tmp_pat
 
 def test_the_paper_stands_beside_a_run_that_is_told_to_be_one_of_its_networks(script, run, tmp_path):
     told = ["--model", "resnet56", "--data", "cifar10"]
-    assert (
-        columns_of(script("overhead", run, "--out", tmp_path / "o.json", *told))[0][-1] == f"{100 * 3.1 / 25.8:.1f} %"
-    )
+    seconds = sum(json.loads((run / "report.json").read_text())["seconds"].values())
+    row = columns_of(script("overhead", run, "--out", tmp_path / "o.json", *told, "--training-seconds", 50.0))[0]
+    assert row[-3:] == [f"{100 * 3.1 / 25.8:.1f} %", f"{100 * seconds / 50:.1f} %", "6.8 %"]
     assert columns_of(script("retention", run, "--out", tmp_path / "r.json", *told))[0][-1] == "43.86 %"
 
 

@@ -54,6 +54,7 @@ def test_headline_goes_on_with_the_widths_of_the_first_run_and_is_not_run_twice(
     words = (*NOT_TRAINED, "--rows", "paper,default random")
     out, cells = script("headline", *words)
     assert [cells[row]["widths"] for row in ("paper/0", "default random/0")] == [widths] * 2
+    assert [cells[row]["knees"] for row in ("paper/0", "default random/0")] == [0, 0]  # a given width is no knee
     assert "| unpruned |" in out
     assert "| default random |" in out
     again, same = script("headline", *words)

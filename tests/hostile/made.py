@@ -43,8 +43,9 @@ def make_run(folder, model=None, about=ABOUT, **changes):
     """A finished run of one group of 8 channels, 4 of them kept; nothing was cut out of its network."""
     model = model or small()
     run = record(groups=1, **changes)
-    before = {**run.report["before"], "parameters": sum(p.numel() for p in model.parameters())}
-    save_model(folder, model, replace(run.plan, fingerprint=fingerprint(model)), {**run.report, "before": before})
+    before = replace(run.report.before, parameters=sum(p.numel() for p in model.parameters()))
+    report = replace(run.report, before=before).to_document()
+    save_model(folder, model, replace(run.plan, fingerprint=fingerprint(model)), report)
     (folder / "config.toml").write_text(to_toml({"about": about}), encoding="utf-8")
     (folder / "evidence").mkdir()
     (folder / "evidence" / "0.safetensors").write_bytes(evidence_to_bytes(run.evidence[0]))

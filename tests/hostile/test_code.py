@@ -103,7 +103,7 @@ def test_a_run_folder_with_code_is_refused_and_not_run(tmp_path, reader, name):
     read = {
         "load": lambda: cosep.load(folder, lambda: load_model("digits_cnn")),
         "report": lambda: report_command([folder]),
-        "bench": lambda: bench_command(folder, repeats=1, warmup=0, batch=1),
+        "bench": lambda: bench_command(folder, repeats=1, warmup=0, batch="1"),
         "export": lambda: export_command(folder, torch=tmp_path / "out.pt2", repeats=1),
     }[reader]
     if (reader, name) == ("report", "model.safetensors"):
@@ -150,7 +150,7 @@ def test_a_python_file_that_a_run_folder_names_is_not_run_unasked(naming_a_file,
 
 
 def test_a_trusted_python_file_is_run(naming_a_file, tmp_path):
-    bench_command(naming_a_file, repeats=1, warmup=0, batch=1, trust=True, json=True)
+    bench_command(naming_a_file, repeats=1, warmup=0, batch="1", trust=True, json=True)
     assert (tmp_path / "ran").is_dir()
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from cosep.cli.common import printable
 from cosep.cli.progress import group_line
+from cosep.records import Outcome
 from cosep.reporting.folders import draw_page
 from tests.hostile.made import ABOUT, make_run
 
@@ -31,14 +32,6 @@ def test_text_of_a_run_folder_cannot_become_markup(tmp_path, text):
 
 
 def test_text_of_a_run_folder_cannot_steer_the_terminal():
-    entry = {
-        "group": "\x1b]0;owned\x07\x1b[2J",
-        "width": 4,
-        "kept": 2,
-        "reason": "\x9b31m\r",
-        "accuracy": None,
-        "macs": 1,
-    }
-    line = group_line(entry, 2)
+    line = group_line(Outcome("\x1b]0;owned\x07\x1b[2J", 4, 2, "\x9b31m\r", macs=1), 2)
     assert line.isprintable()
     assert printable("a\nb\tc\u202e") == "a\nb?c?"

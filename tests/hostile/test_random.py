@@ -22,7 +22,8 @@ from cosep.errors import CosepError, ModelError, RunError
 from cosep.records import Plan
 from cosep.reporting import evidence_from_bytes, evidence_to_bytes
 from cosep.reporting.page import run_page
-from cosep.reporting.run import check_report
+from cosep.reporting.records import Report
+from cosep.reporting.run import check_groups
 from cosep.runs.folder import CHECKPOINT, Checkpoint, Run, _digest
 from cosep.runs.state import from_checkpoint
 from cosep.storage.documents import decode
@@ -85,7 +86,7 @@ def flipped(draw, data):
 RUN = record(groups=1)
 NET = small()
 PLAN = plan_to_document(replace(RUN.plan, layout={("0", "out"): (0, 2), ("1", "out"): (0, 2)}))
-REPORT = json.loads(json.dumps(RUN.report))
+REPORT = json.loads(json.dumps(RUN.report.to_document()))
 
 
 @some
@@ -103,8 +104,9 @@ def test_a_damaged_report(document):
     with suppress(CosepError):
         read = decode(json.dumps(document, allow_nan=True).replace("NaN", "null").encode(), "report.json")
         plan = plan_from_document(read.get("plan"))
-        if not check_report(read.get("report"), plan):
-            assert "<html" in run_page(replace(RUN, plan=plan, report=read["report"], evidence={}))
+        report = Report.from_document(read.get("report"))
+        if not check_groups(report, plan):
+            assert "<html" in run_page(replace(RUN, plan=plan, report=report, evidence={}))
 
 
 @some

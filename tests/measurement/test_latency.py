@@ -1,5 +1,7 @@
 import json
+import statistics
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +56,71 @@ def test_models_take_turns_after_the_warmup():
     assert "".join(Sleeper.calls) == "aabb" + "abbaabba"
 
 
+@pytest.mark.usefixtures("clock")
+def test_the_mean_is_over_all_times_and_the_deviation_over_the_seeds():
+    # Two rounds with each of three seeds: the seeds' means are 2, 4 and 9 ms.
+    times = latency({"net": Sleeper("a", 1, 3, 3, 5, 9, 9)}, torch.ones(1, 3), repeats=2, warmup=0, seeds=3)["net"]
+    assert times.mean_ms == pytest.approx(5)
+    assert times.sd_ms == pytest.approx(statistics.stdev([2, 4, 9]))
+    assert (times.seeds, times.repeats) == (3, 2)
+    alone = latency({"net": Sleeper("a", 1, 3)}, torch.ones(1, 3), repeats=2, warmup=0)["net"]
+    assert (alone.mean_ms, alone.sd_ms) == pytest.approx((2, statistics.stdev([1, 3])))
+
+
+def test_each_seed_has_an_input_of_its_own_of_the_examples_shape():
+    seen = []
+
+    class Watcher(nn.Module):
+        def forward(self, x):
+            seen.append(x)
+            return x
+
+    latency({"net": Watcher()}, torch.ones(2, 3), repeats=2, warmup=0, seeds=3)
+    assert [tuple(x.shape) for x in seen] == [(2, 3)] * 6
+    assert torch.equal(seen[0], torch.ones(2, 3))
+    assert torch.equal(seen[2], seen[3])
+    assert not torch.equal(seen[2], seen[4])
+
+
+def test_on_a_gpu_the_time_is_that_between_two_events_of_an_idle_device(monkeypatch):
+    """A GPU of our own: its stream does the work when it is waited for, and events note the stream's time."""
+    log, stream = [], SimpleNamespace(now=0.0, waiting=[])
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            stream.waiting.append((0.0, self))
+
+        def synchronize(self):
+            log.append("wait")
+            for cost, event in stream.waiting:
+                stream.now += cost
+                if event is not None:
+                    event.at = stream.now
+            stream.waiting.clear()
+
+        def elapsed_time(self, other):
+            return (other.at - self.at) * 1e3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append(f"idle {device}"))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    call = sys.modules["cosep.measurement.latency"]._Call(
+        lambda: stream.waiting.append((0.25, None)), torch.device("cuda:1")
+    )
+    assert call.seconds() == pytest.approx(0.25)  # though the call itself returned at once
+    assert log == ["idle cuda:1", "wait"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_timed_to_the_end_of_its_work():
+    net = nn.Linear(2048, 2048).cuda()
+    small, large = (latency({"net": net}, torch.ones(n, 2048), repeats=20)["net"] for n in (1, 2**15))
+    assert (large.device, large.mean_ms > 2 * small.mean_ms) == ("cuda:0", True)
+
+
 def test_conditions_are_named():
     net = nn.Conv2d(3, 4, 3)
     times = latency({"net": net}, torch.ones(2, 3, 8, 8), repeats=2, warmup=1, threads=1, memory_format="channels_last")
@@ -61,7 +128,7 @@ def test_conditions_are_named():
     assert (found.batch, found.threads, found.memory_format, found.device, found.runtime, found.repeats) == (
         2, 1, "channels_last", "cpu", "torch", 2,
     )  # fmt: skip
-    assert "a batch of 2, 1 threads, channels_last, torch on cpu" in str(found)
+    assert "a batch of 2, 1 thread, channels_last, torch on cpu" in str(found)
 
 
 def test_the_callers_models_and_threads_are_left_alone():
@@ -112,7 +179,9 @@ def test_measure_gathers_the_figures_of_a_model():
     batches = [(torch.eye(2), torch.tensor([0, 1]))]
     net = nn.Linear(2, 2, bias=False)
     nn.init.eye_(net.weight)
-    assert measure(net, torch.ones(1, 2), batches) == Measurement(macs=4, parameters=4, bytes=16, accuracy=1.0)
+    assert measure(net, torch.ones(1, 2), batches) == Measurement(
+        macs=4, parameters=4, bytes=16, accuracy=1.0, by_class=(1.0, 1.0)
+    )
     assert measure(net, torch.ones(1, 2)).accuracy is None
 
 

@@ -58,18 +58,28 @@ def test_a_class_a_thousand_times_rarer_has_exact_statistics_of_its_own():
     assert len(kept(prune(model, loader, config=settings(observe={"images": 0})), "a")) == 4
 
 
-def test_a_rare_class_beyond_the_images_that_are_looked_at_is_named_with_the_setting():
+def test_a_rare_class_beyond_the_images_that_are_looked_at_is_left_out_and_named():
     x, y = unbalanced()
-    match = r"class 2 has 0; a variance needs at least 2.*observe.images; 0: all"
-    refused_before_any_cut(CalibrationError, match, [(x, y)], config=settings(observe={"images": 600}))
+    result = prune(Net(), [(x, y)], config=settings(observe={"images": 600}))
+    assert any("left out of the class pairs: 2" in note for note in result.report["groups"][0]["notes"])
+    alone = prune(Net(), [(x[:600], y[:600])], config=settings(observe={"images": 0}))
+    assert kept(result, "a") == kept(alone, "a")
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_class_that_is_missing_or_has_one_image_is_named(count):
+def test_a_class_that_is_missing_or_has_one_image_is_left_out_and_named(count):
     x, y = images(60)
     stay = (y != 1) | (torch.arange(60) == 1) * bool(count)
-    match = rf"class 1 has {count}; a variance needs at least 2 of each class. Add samples"
-    refused_before_any_cut(CalibrationError, match, [(x[stay], y[stay])])
+    result = prune(Net(), [(x[stay], y[stay])])
+    note = "1 class with fewer than 2 calibration images left out of the class pairs: 1"
+    assert all(note in entry["notes"] for entry in result.report["groups"])
+
+
+def test_images_of_one_class_or_one_of_each_are_refused():
+    x, y = images(60)
+    refused_before_any_cut(CalibrationError, "one class only", [(x[y == 0], y[y == 0])])
+    match = r"class 0 has 1, class 1 has 1, class 2 has 1; a variance needs at least 2.*observe.images; 0: all"
+    refused_before_any_cut(CalibrationError, match, [(x[:3], torch.tensor([0, 1, 2]))])
 
 
 # --- batches of other sizes ----------------------------------------------------------------------------------------
@@ -83,12 +93,12 @@ def test_uneven_batches_give_the_same_statistics_and_an_exact_accuracy(size):
     assert kept(result, "a") == kept(prune(Net(), [(x, y)]), "a")
     test_x, test_y = images(60, seed=8)
     right = (result.model(test_x).argmax(1) == test_y).double().mean()
-    assert result.report["after"]["accuracy"] == pytest.approx(float(right))
+    assert result.report.after.accuracy == pytest.approx(float(right))
 
 
 def test_a_single_image_at_the_end_can_be_trained_on_where_batchnorm_has_places_to_count():
     result = prune(Net(), batches(count=61), config=trained())
-    assert result.report["recovery"]["updates"] == 4
+    assert result.report.recovery.updates == 4
 
 
 class Pooled(Net):
@@ -107,13 +117,13 @@ def test_a_single_image_at_the_end_that_batchnorm_cannot_train_on_is_told_and_th
     with pytest.raises(RecoveryError, match=r"a batch of one image cannot be trained on.*drop_last=True"):
         prune(Pooled(), calibration, train=batches(count=61), config=settings_, run=tmp_path / "run")
     result = prune(Pooled(), calibration, train=batches(count=60), config=settings_, run=tmp_path / "run")
-    assert result.report["recovery"]["updates"] == 3
+    assert result.report.recovery.updates == 3
 
 
 def test_a_single_batch_is_enough_if_the_share_says_so():
     x, y = images(60)
     result = prune(Net(), [(x, y)], config=trained())
-    assert result.report["recovery"]["updates"] == 1
+    assert result.report.recovery.updates == 1
     with pytest.raises(ConfigError, match=r"recover.share is 0.25, which of 1 training batches gives no full batch"):
         prune(Net(), [(x, y)], config=trained(recover={"share": 0.25}))
 
@@ -177,7 +187,7 @@ def test_pixels_that_are_not_finite_in_training_end_it_with_the_last_good_weight
     bad = batches()
     bad[1] = (bad[1][0] * torch.nan, bad[1][1])
     result = prune(Net(), train=bad, config=trained())
-    assert result.report["recovery"]["outcome"].startswith("stopped: the loss of update 2 was nan; the weights of")
+    assert result.report.recovery.outcome.startswith("stopped: the loss of update 2 was nan; the weights of")
     assert all(bool(p.isfinite().all()) for p in result.model.parameters())
 
 
@@ -186,7 +196,7 @@ def test_images_with_pixels_that_are_not_finite_count_as_wrong():
     evaluate = [(torch.cat([x, x * torch.nan]), torch.cat([y, y]))]
     result = prune(Net(), batches(), evaluate)
     right = (result.model(x).argmax(1) == y).double().mean()
-    assert result.report["after"]["accuracy"] == pytest.approx(float(right) / 2)
+    assert result.report.after.accuracy == pytest.approx(float(right) / 2)
 
 
 # --- forms of batches ----------------------------------------------------------------------------------------------
@@ -317,7 +327,7 @@ def test_an_iterable_data_set_without_length_is_counted_and_gives_what_a_list_gi
     loader = DataLoader(Stream(), batch_size=20)
     odd = prune(Net(), loader, batches(seed=8), width=None, config=trained())
     usual = prune(Net(), batches(), batches(seed=8), width=None, config=trained())
-    assert odd.report["recovery"]["updates"] == usual.report["recovery"]["updates"] > 0
+    assert odd.report.recovery.updates == usual.report.recovery.updates > 0
     assert same_weights(odd.model, usual.model)
 
 
@@ -360,7 +370,7 @@ def test_a_loader_that_is_its_own_iterator_but_starts_anew_loses_no_batch():
 
     result = prune(Net(), batches(), Restarting())
     x, y = images(60, seed=8)
-    assert result.report["after"]["accuracy"] == pytest.approx(float((result.model(x).argmax(1) == y).double().mean()))
+    assert result.report.after.accuracy == pytest.approx(float((result.model(x).argmax(1) == y).double().mean()))
 
 
 @pytest.mark.parametrize(

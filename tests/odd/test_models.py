@@ -466,7 +466,7 @@ class Dropping(Net):
 def test_dropout_and_stochastic_depth_are_off_but_in_recovery():
     same_result_as(Dropping().train(), Net().train())
     torch.manual_seed(1)
-    assert prune(Dropping().train(), config=trained()).report["recovery"]["outcome"] == "done"
+    assert prune(Dropping().train(), config=trained()).report.recovery.outcome == "done"
 
 
 def test_a_model_that_is_random_in_evaluation_mode_is_left_whole_and_told_why():

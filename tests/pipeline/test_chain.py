@@ -52,7 +52,7 @@ def by_place(view):
 def test_a_callers_own_criterion_keeps_the_limit_the_widths_and_the_rounding(base, digits, untrained, order):
     config = untrained(limits={"max_macs": "30%"}, order=order)
     report = cosep.prune(base, digits.calibration, config=config, criterion=by_place).report
-    assert report["change"]["macs"] <= 0.3
+    assert report.change.macs <= 0.3
     rounded = cosep.prune(
         base, digits.calibration, config=untrained(surgery={"round_to": 6}, order=order), criterion=by_place
     )
@@ -67,7 +67,7 @@ def test_the_old_choose_warns_and_keeps_limits_widths_and_rounding(base, digits,
         with pytest.warns(DeprecationWarning, match="give criterion="):
             return cosep.prune(base, digits.calibration, config=config, choose=first_half, **more)
 
-    assert pruned(untrained(limits={"max_macs": "30%"})).report["change"]["macs"] <= 0.3
+    assert pruned(untrained(limits={"max_macs": "30%"})).report.change.macs <= 0.3
     free = pruned(untrained())
     assert [g.reason for g in free.plan.groups] == ["the first ones"] * 3
     assert [len(g.kept) for g in free.plan.groups] == [g.width * 7 // 8 for g in free.plan.groups]
@@ -120,7 +120,7 @@ def test_uniform_keeps_the_same_share_of_every_group_within_the_limit(base, digi
     result = cosep.prune(base, digits.calibration, config=config)
     shares = [len(g.kept) / g.width for g in result.plan.groups]
     assert max(shares) - min(shares) < 1 / min(g.width for g in result.plan.groups)
-    assert 0.35 < result.report["change"]["macs"] <= 0.5
+    assert 0.35 < result.report.change.macs <= 0.5
     with pytest.raises(ConfigError, match=r'"uniform" keeps the same share .* Give a limit'):
         cosep.prune(base, digits.calibration, config=untrained(select={"width_rule": "uniform"}, order=order))
 
@@ -161,7 +161,7 @@ def test_a_users_file_adds_a_criterion_and_a_rule_everywhere(base, digits, untra
     run = tmp_path / "run"
     result = cosep.prune(base, digits.calibration, config=config, run=run)
     assert [g.kept for g in result.plan.groups] == kept
-    assert result.report["settings"]["select"]["criterion"] == f"{own}:backwards"
+    assert result.report.settings["select"]["criterion"] == f"{own}:backwards"
     assert read_toml(run / CONFIG)["select"]["width_rule"] == f"{own}:three"
     assert cosep.prune(base, digits.calibration, config=config, run=run).plan == result.plan
     own.write_text(OWN.replace("3 for each", "4 for each"))
@@ -251,8 +251,8 @@ def test_all_groups_are_cut_at_once_and_recovered_at_the_end(base, digits, quick
     )
     assert [name for name, _ in zip(stages, stages, strict=True)].count(("", "cut")) == 1
     assert ("", "batchnorm") in stages
-    assert result.report["recovery"]["updates"] > 0
-    assert result.report["change"]["macs"] < 0.9
+    assert result.report.recovery.updates > 0
+    assert result.report.change.macs < 0.9
 
 
 def test_a_group_that_was_taken_back_has_no_stale_selection(base, digits, quick):

@@ -32,7 +32,7 @@ def test_two_processes_find_the_statistics_and_the_plan_of_one(base, tmp_path):
     plan, report = read_documents(tmp_path / "run")
     assert [g.kept for g in plan.groups] == [g.kept for g in result.plan.groups]
     assert plan.layout == result.plan.layout
-    assert report["recovery"]["updates"] == result.report["recovery"]["updates"]
+    assert report["recovery"]["updates"] == result.report.recovery.updates
     # Both processes ended with the same weights: their updates were shared.
     assert len(set(found["digests"].flatten().tolist())) == 1
     # A thread of the process group that lived on could abort its process while the interpreter shuts down.

@@ -163,6 +163,22 @@ def test_one_channel_is_a_space():
     assert separability_space(random_moments(3, 1)).distances.tolist() == [[0.0]]
 
 
+@pytest.mark.parametrize("limit", [100, 3])
+def test_classes_with_too_few_samples_span_nothing_and_are_named(limit):
+    whole = random_moments(6, 5)
+    few = ClassMoments(torch.tensor([9, 1, 9, 0, 9, 9]), whole.mean, whole.scatter)
+    rest = [0, 2, 4, 5]
+    expected = separability_space(
+        ClassMoments(few.count[rest], few.mean[rest], few.scatter[rest]), ProfileConfig(max_classes=100)
+    )
+    found = separability_space(few, ProfileConfig(max_classes=limit))
+    assert found.left_out == (1, 3)
+    assert set(found.classes) <= set(rest)
+    assert len(found.classes) == min(limit, 4)
+    if limit == 100:
+        assert torch.equal(found.distances, expected.distances)
+
+
 def test_bad_statistics_are_refused():
     good = random_moments(3, 2)
     one = ClassMoments(good.count[:1], good.mean[:1], good.scatter[:1])
@@ -170,7 +186,9 @@ def test_bad_statistics_are_refused():
         separability_space(one)
     few = ClassMoments(torch.tensor([9, 1, 9]), good.mean, good.scatter)
     with pytest.raises(CalibrationError, match=r"class 1 has 1 calibration sample.*at least 2"):
-        separability_space(few)
+        profiles(few)
+    with pytest.raises(CalibrationError, match=r"cover 1 class\(es\) with two samples or more"):
+        separability_space(ClassMoments(torch.tensor([9, 1, 0]), good.mean, good.scatter))
     broken = good.mean.clone()
     broken[2, 1] = float("nan")
     with pytest.raises(CalibrationError, match="channel 1 in class 2 are not finite"):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from cosep.records import GroupPlan, Plan, Selection
-from cosep.reporting import Evidence, RunRecord
+from cosep.reporting import Evidence, Report, RunRecord
 
 
 def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_names=None, **report):
@@ -25,8 +25,8 @@ def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_
         )  # fmt: skip
         plans.append(GroupPlan(group, channels, kept, "knee", selection))
         entries.append({
-            "group": group, "width": channels, "kept": half, "reason": "knee", "notes": [], "twin_difference": 0.0,
-            "compensation": [], "accuracy": 0.9 - index / 1000, "macs": 1000 - index, "parameters": 900 - index,
+            "group": group, "width": channels, "kept": half, "reason": "knee", "notes": [], "masked_difference": 0.0,
+            "repairs": [], "accuracy": 0.9 - index / 1000, "macs": 1000 - index, "parameters": 900 - index,
         })  # fmt: skip
         shown = min(pairs, 300)
         profiles = 2 * torch.rand(channels, shown, generator=generator)
@@ -38,12 +38,14 @@ def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_
         )  # fmt: skip
     latency = {
         "median_ms": 2.0, "p10_ms": 1.9, "p90_ms": 2.2, "batch": 1, "threads": 1, "repeats": 30, "device": "cpu",
+        "throughput": 500.0, "speedup": 1.0, "speedup_p10": 0.9, "speedup_p90": 1.1, "memory_format": "contiguous",
+        "runtime": "torch",
     }  # fmt: skip
     facts = {
+        "format": 2,
         "settings": {"seed": 0, "select": {"degree": 3, "representative": "weighted"}, "profile": {"max_classes": 100}},
         "before": {"accuracy": 0.92, "macs": 2000, "parameters": 1000, "bytes": 4000, "latency": latency},
         "after": {"accuracy": 0.91, "macs": 1000, "parameters": 500, "bytes": 2000, "latency": latency},
-        "change": {"accuracy": -0.01, "macs": 0.5, "parameters": 0.5, "bytes": 0.5, "speedup": 1.0},
         "holdout_accuracy": {"before": 0.93, "after": 0.9},
         "groups": entries,
         "not_pruned": [{"group": "fc", "width": 10, "why": "the classifier"}],
@@ -52,7 +54,7 @@ def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_
         "seconds": {"observe": 1.0, "recover": 3.0},
     }
     about = {"model": "net", "data": "data", "classes": classes, "class_names": list(class_names or ())}
-    return RunRecord(name, Plan(tuple(plans)), {**facts, **report}, about, evidence)
+    return RunRecord(name, Plan(tuple(plans)), Report.from_document({**facts, **report}), about, evidence)
 
 
 def without_evidence(run):

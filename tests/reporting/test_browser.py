@@ -52,7 +52,7 @@ def test_a_real_run_opens_without_network_and_all_charts_are_drawn(page, real_ru
     charts = {chart["title"]: chart for chart in tab.run(DRAWN)}
     for title in (
         "Channels kept and removed in each group",
-        "Held-out accuracy as the groups were cut, one after another",
+        "Held-out accuracy, group after group, and after the recovery",
         "Mean simplified silhouette for every number of clusters",
         "Separability space in two dimensions",
         "Recovery",

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from cosep.cli.app import app
 from cosep.errors import ConfigError, RunError
+from tests.hostile.made import ABOUT, make_run
 
 
 def cosep(*arguments):
@@ -50,6 +51,23 @@ def test_data_without_figures_is_refused(real_run):
 def test_a_run_without_a_checkpoint_cannot_be_observed_again(real_run, tmp_path):
     with pytest.raises(RunError, match="names no checkpoint"):
         cosep(real_run, "--out", tmp_path / "p.html", "--figures", tmp_path / "f", "--data", "digits")
+
+
+def test_figures_observe_the_images_that_the_run_saw(tmp_path, monkeypatch):
+    about = {**ABOUT, "checkpoint": "net.pt", "input": [1, 8, 8], "holdout": 0.3, "batch_size": 32}
+    folder = make_run(tmp_path / "run", about=about)
+    # `make_run` keeps only the settings that a page needs; here they go back into a configuration.
+    monkeypatch.setattr("cosep.config.replace_settings", lambda config, _changes: config)
+    asked = []
+
+    def load(_spec, **how):
+        asked.append(how)
+        raise ConfigError("that is all we want to know")
+
+    monkeypatch.setattr("cosep.data.load_data", load)
+    with pytest.raises(ConfigError, match="all we want"):
+        cosep(folder, "--out", tmp_path / "p.html", "--figures", tmp_path / "figures", "--data", "imagefolder:photos")
+    assert asked == [{"seed": 0, "holdout": 0.3, "batch_size": 32, "image_size": 8}]
 
 
 def test_a_page_that_cannot_be_written_is_said_in_a_line(real_run, tmp_path):

@@ -11,13 +11,10 @@ from tests.reporting.test_page import HOSTILE, documents
 
 def run(name, accuracy, *, seed=0, degree=3, macs=0.5):
     made = record(name=name)
-    settings = {**made.report["settings"], "seed": seed}
+    settings = {**made.report.settings, "seed": seed}
     settings["select"] = {**settings["select"], "degree": degree, "seed": seed}
-    after = {**made.report["after"], "accuracy": accuracy}
-    return replace(
-        made,
-        report={**made.report, "settings": settings, "after": after, "change": {**made.report["change"], "macs": macs}},
-    )
+    after = replace(made.report.after, accuracy=accuracy, macs=macs * made.report.before.macs)
+    return replace(made, report=replace(made.report, settings=settings, after=after))
 
 
 def test_runs_that_differ_only_by_seed_are_one_configuration():

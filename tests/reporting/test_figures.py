@@ -1,17 +1,22 @@
 """Figures as files, and the two measures of agreement against scipy and by hand."""
 
+import json
 import re
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from sklearn.manifold import trustworthiness
 
 from cosep.config import preset, replace_settings
 from cosep.errors import ConfigError
 from cosep.reporting.agreement import Agreement, Density, jaccard, spearman, thirds
-from cosep.reporting.figures import STYLE, write_figures
+from cosep.reporting.figures import STYLE, _neighbour_map, write_figures
 from cosep.reporting.folders import agreements_of, read_run, read_runs
+from cosep.reporting.literature import networks, published
 from tests.reporting.made import record, without_evidence
 
 
@@ -36,7 +41,8 @@ def test_spearman_is_scipys_also_with_ties():
 
 
 def test_jaccard_counts_what_both_keep_of_what_either_keeps():
-    assert jaccard([agreement((0, 1, 2), (1, 2, 3)), agreement((0,), (0,))]) == pytest.approx(3 / 5)
+    found = [agreement((0, 1, 2), (1, 2, 3)), agreement((0,), (0,))]
+    assert jaccard(each.overlap for each in found) == pytest.approx(3 / 5)
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (9, [3, 3, 3])])
@@ -63,8 +69,50 @@ def test_all_figures_of_a_real_run_are_drawn_twice_and_said_in_words(real_run, t
     assert re.search(r"\d+ of 160 channels kept", text)
 
 
+def test_the_projection_may_be_t_sne_which_keeps_neighbours_together_and_is_the_same_every_time(real_run, tmp_path):
+    run = read_run(real_run)
+    _, plan, evidence = next(found for found in run.groups() if found[2])
+    near = _neighbour_map(evidence)
+    assert near.shape == (plan.width, 2)
+    assert np.array_equal(near, _neighbour_map(evidence))
+    profiles = evidence.profiles.double().numpy()
+    assert trustworthiness(profiles, near, n_neighbors=5) > 0.85
+    assert trustworthiness(profiles, np.random.default_rng(0).random(near.shape), n_neighbors=5) < 0.7
+    write_figures([run], tmp_path, projection="tsne")
+    assert "placed by t-SNE" in (tmp_path / "figures.md").read_text()
+
+
+def test_the_tables_of_the_paper_are_all_there_and_agree_with_its_summary():
+    summary = json.loads((Path(__file__).parents[2] / "experiments" / "paper.json").read_text())["headline"]
+    tables = networks()
+    assert sum(map(len, tables.values())) == 49
+    for row in summary:
+        table = {found.method: found for found in tables.get(f"{row['dataset']}/{row['model']}", ())}
+        if table:
+            own, random = table["CoSeP"], table["Random Pruning"]
+            assert (own.base, own.pruned, own.speedup, own.std, own.automatic) == (
+                row["base"], row["cosep"], row["speedup"], row["cosep_std"], True,
+            )  # fmt: skip
+            assert (random.pruned, random.speedup, random.automatic) == (row["random"], row["speedup"], False)
+            assert all(other.base - 4 < other.pruned < other.base + 1 for other in table.values())
+    assert published("vgg19", "cifar100:DIR") == ()
+
+
+def test_a_run_of_one_of_the_papers_networks_stands_among_the_published_ones(tmp_path):
+    run = record()
+    write_figures([replace(run, about={"model": "resnet56", "data": "cifar10:DIR"})], tmp_path)
+    assert (tmp_path / "among-published.svg").exists()
+    text = (tmp_path / "figures.md").read_text()
+    gain, left = (100 * run.report["change"][key] for key in ("accuracy", "macs"))
+    assert f"{run.name}: {gain:+.2f} points at {left:.1f} % of the MACs" in text
+    assert "HRank: -0.09 at 50.0 %" in text
+    write_figures([run], tmp_path / "other")
+    assert not (tmp_path / "other" / "among-published.svg").exists()
+
+
 def test_runs_with_other_m_make_the_figure_of_accuracy_against_m(tmp_path):
-    few = record(name="few", settings={"seed": 0, "profile": {"max_classes": 2}})
+    select = {"degree": 3, "representative": "weighted"}
+    few = record(name="few", settings={"seed": 0, "select": select, "profile": {"max_classes": 2}})
     write_figures([record(), few], tmp_path)
     assert (tmp_path / "accuracy-against-m.svg").exists()
     assert "M = 2: 91.00 %" in (tmp_path / "figures.md").read_text()

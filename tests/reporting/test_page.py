@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cosep.errors import ArtifactError, RunError
+from cosep.records import Compensation
 from cosep.reporting.folders import draw_page, read_run
 from cosep.reporting.html import embedded
 from cosep.reporting.page import (
@@ -21,6 +22,7 @@ from cosep.reporting.page import (
     run_page,
     summary,
 )
+from cosep.reporting.records import HeldOut
 from cosep.reporting.run import short_name
 from cosep.reporting.words import change, count, duration, points, reason_in_words, size
 from cosep.runs.state import Callbacks
@@ -153,15 +155,13 @@ def test_a_group_kept_whole_loses_no_separator():
 
 def test_a_page_without_evidence_accuracy_or_latency_can_be_drawn():
     run = without_evidence(record())
-    nothing = {"accuracy": None, "latency": None}
-    report = {
-        **run.report,
-        "before": {**run.report["before"], **nothing},
-        "after": {**run.report["after"], **nothing},
-        "change": {**run.report["change"], "accuracy": None, "speedup": None},
-        "holdout_accuracy": {"before": None, "after": None},
-        "recovery": None,
-    }
+    report = replace(
+        run.report,
+        before=replace(run.report.before, accuracy=None, latency=None),
+        after=replace(run.report.after, accuracy=None, latency=None),
+        holdout_accuracy=HeldOut(),
+        recovery=None,
+    )
     found = documents(run_page(replace(run, report=report, about={})))
     assert found["run"]["headline"][0]["after"] == "not measured"
     assert found["group-0"]["matrix"] is None
@@ -194,11 +194,10 @@ def test_the_title_leaves_out_where_things_lie(spec, short):
     assert short_name(spec) == short
 
 
-def words(reason, **entry):
-    _, plan, _ = record(groups=1).groups()[0]
-    plan = replace(plan, reason=reason)
-    settings = {"select": {"degree": entry.pop("degree", 3), "representative": "weighted"}}
-    return " ".join(reason_in_words(plan, entry, settings))
+def words(reason, degree=3, **changes):
+    outcome, plan, _ = record(groups=1).groups()[0]
+    settings = {"select": {"degree": degree, "representative": "weighted"}}
+    return " ".join(reason_in_words(replace(plan, reason=reason), replace(outcome, **changes), settings))
 
 
 def test_the_reason_is_said_in_words():
@@ -209,13 +208,13 @@ def test_the_reason_is_said_in_words():
     assert "kept whole" in words("flat curve: kept whole")
     assert "The width was given" in words("width given")
     assert words("cutting to 3 cost 9.1 points in all, 1 are allowed: kept whole").startswith("Cutting to 3 cost")
-    assert "Rounded up from 3 to 4 channels." in words("knee", notes=["rounded up from 3 to 4 channels"])
+    assert "Rounded up from 3 to 4 channels." in words("knee", notes=("rounded up from 3 to 4 channels",))
 
 
 def test_compensation_is_said_in_words():
-    solved = {"consumer": "conv2", "applied": True, "reason": "re-solved", "error_before": 0.5, "error_after": 0.1}
-    left = {"consumer": "conv3", "applied": False, "reason": "too wide", "error_before": 0.5, "error_after": 0.5}
-    text = words("knee", compensation=[solved, left])
+    solved = Compensation("conv2", True, "re-solved", error_before=0.5, error_after=0.1)
+    left = Compensation("conv3", False, "too wide", error_before=0.5, error_after=0.5)
+    text = words("knee", repairs=(solved, left))
     assert "fell from 50.0 % to 10.0 %" in text
     assert "conv3 were only cut: too wide" in text
 
@@ -282,3 +281,54 @@ def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path):
     (tmp_path / "checkpoint.safetensors").touch()
     with pytest.raises(RunError, match="is not finished"):
         read_run(tmp_path)
+
+
+def test_what_must_not_be_overlooked_is_a_warning():
+    assert run_document(record())["warnings"] == []
+    missed = "MACs cannot be brought to 100: 500 is the least there is"
+    worse = {"updates": 8, "outcome": "done", "losses": [1.0], "accuracy": 0.795}
+    made = record(groups=1, limits=[missed, "parameters 5 within 6"], recovery=worse)
+    after = replace(made.report.after, accuracy=0.28)
+    found = run_document(replace(made, report=replace(made.report, after=after)))
+    assert found["warnings"] == [
+        f"{missed}.",
+        "The recovery made the network worse: held-out accuracy fell from 90.00 % to 79.50 % in 8 updates.",
+        "Test accuracy fell by 64.0 points, to 28.00 %.",
+    ]
+    assert found["limits"] == ["parameters 5 within 6"]
+
+
+def test_a_page_says_when_and_on_what_it_was_made_and_names_no_folder_of_this_machine():
+    made = {"time": "2026-01-02 03:04", "cosep": "1.2", "torch": "2.0", "python": "3.12", "hardware": "A CPU, 2 cores"}
+    run = record(made=made)
+    about = {**run.about, "model": "/home/me/net.py:build", "data": "imagefolder:/data/photos", "checkpoint": "/a/b.pt"}
+    page = run_page(replace(run, about=about))
+    found = documents(page)["run"]
+    assert ["hardware", "A CPU, 2 cores"] in found["made"]
+    assert ["checkpoint", "b.pt"] in found["about"]
+    assert not any(place in page for place in ("/home/me", "/data/photos", "/a/b.pt"))
+
+
+def test_next_steps_are_commands_that_exist():
+    steps = dict(run_document(record(name="my run"))["next"])
+    assert steps["Time it on this machine"] == "cosep bench 'my run'"
+    assert steps["Load it in Python"].startswith("model = cosep.load('my run', build)")
+    assert "--onnx" in steps["Write it for other runtimes"]
+    assert "Time it on this machine" not in dict(run_document(replace(record(), about={}))["next"])
+
+
+def test_classes_that_lost_most_come_first():
+    run = record(class_names=["cat", "dog", "owl"])
+    before = replace(run.report.before, by_class=(0.9, 0.8, None))
+    after = replace(run.report.after, by_class=(0.9, 0.5, None))
+    found = run_document(replace(run, report=replace(run.report, before=before, after=after)))
+    assert found["by_class"] == [["dog", 0.8, 0.5], ["cat", 0.9, 0.9]]
+    assert run_document(run)["by_class"] == []
+
+
+def test_the_words_on_a_knee_are_what_the_curve_shows():
+    run = record(channels=8)
+    outcome, plan, _ = run.groups()[0]
+    selection = replace(plan.selection, k=4, candidates=(2, 4, 8), fit=(0.1, 0.5, 0.9), scores=(), losses=())
+    said = reason_in_words(replace(plan, selection=selection), outcome, run.report.settings)
+    assert said[0].endswith("a further cluster adds +0.2 to it on average up to there, +0.1 beyond.")

@@ -46,6 +46,39 @@ def test_a_hand_made_bend():
     assert find_knee(range(10), [0, 60, 80, 85, 90, 95, 96, 97, 98, 99]) == Knee(2.0, "knee")
 
 
+DIPS_FIRST = [0, 0.08, 0.45, 0.70, 0.82, 0.88, 0.92, 0.95, 0.97, 0.98, 0.99, 1.0]  # 0.08 lies below the chord
+
+
+@pytest.mark.parametrize("sensitivity", [0.0, 0.5, 1.0])
+def test_a_first_step_below_the_chord_does_not_hide_a_clear_knee(sensitivity):
+    assert find_knee(range(2, 14), DIPS_FIRST, sensitivity) == Knee(6.0, "knee")
+    assert find_knee(range(3, 14), DIPS_FIRST[1:], sensitivity) == Knee(6.0, "knee")
+
+
+def test_of_several_knees_the_highest_above_the_chord_counts_not_the_first():
+    y = [0, 0.15, 0.12, 0.3, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0]  # a bump at 1 (0.04 above the chord), the knee at 4
+    assert find_knee(range(10), y, 0.0) == Knee(4.0, "knee")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=6, max_size=40), st.floats(0, 2))
+def test_no_knee_lies_higher_than_the_one_that_is_found(rises, sensitivity):
+    y = np.cumsum(rises)
+    assume(np.ptp(y) > 1e-3)
+    x = np.arange(len(y), dtype=float)
+    above = (y - y[0]) / np.ptp(y) - x / x[-1]
+    found = find_knee(x, y, sensitivity)
+    highest = above.max()
+    after = above[above.argmax() :]
+    if found.x is not None:
+        assert above[int(found.x)] > 0
+    # A highest point inside, behind which the curve sinks by more than the threshold before it rises again, is a knee.
+    sinks = after[: np.flatnonzero(np.diff(after) > 0)[0] + 1] if (np.diff(after) > 0).any() else after
+    clear = highest > 1e-9 and highest - sinks.min() > sensitivity / (len(x) - 1) + 1e-9
+    if clear and above.argmax() not in (0, len(x) - 1) and (np.diff(sinks) < 0).all():
+        assert above[int(found.x)] == pytest.approx(highest)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(8, 300), st.floats(-1, 1), st.floats(0.4, 1), st.floats(0.01, 3))
 def test_a_monotone_parabola_has_its_knee_in_the_middle_whatever_it_is_like(channels, start, bend, height):

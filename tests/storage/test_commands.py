@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ def call(*arguments):
 
 
 def test_bench_times_both_networks_single_and_in_batches(run):
-    output = call("bench", run, "--trust", "--json", "--batch", 4, "--repeats", 3, "--warmup", 1, "--threads", 1)
+    output = call("bench", run, "--trust", "--json", "--batch", "1,4", "--repeats", 3, "--warmup", 1, "--threads", 1)
     found = json.loads(output)["latency"]
     assert [(entry["model"], entry["batch"]) for entry in found] == [
         ("before", 1), ("after", 1), ("before", 4), ("after", 4),
@@ -66,8 +67,24 @@ def test_bench_times_both_networks_single_and_in_batches(run):
         assert entry["throughput"] == pytest.approx(entry["batch"] / entry["median_ms"] * 1e3)
 
 
+def test_bench_follows_the_papers_protocol_mean_and_deviation_over_seeds_and_an_average(run, tmp_path, capsys):
+    other = shutil.copytree(run, tmp_path / "other")
+    words = ["bench", run, other, "--trust", "--device", "cpu", "--batch", "1,3", "--repeats", 4, "--seeds", 3]
+    found = json.loads(call(*words, "--warmup", 0, "--threads", 1, "--json"))
+    assert all((entry["seeds"], entry["repeats"]) == (3, 4) for entry in found["latency"])
+    for row in found["average"]:
+        means = [entry["mean_ms"] for entry in found["latency"] if entry["batch"] == row["batch"]]
+        before, after, before_other, after_other = means
+        assert row["change"] == pytest.approx(50 * (after / before + after_other / before_other) - 100)
+    bench_command(run, [other], batch="1", repeats=2, seeds=2, warmup=0, threads=1, trust=True)
+    shown = capsys.readouterr().err
+    assert "average" in shown
+    assert "±" in shown
+    assert "2 rounds in turn with each of 2 seeds" in shown
+
+
 def test_bench_names_its_conditions(run, capsys):
-    bench_command(run, batch=2, repeats=2, warmup=0, threads=1, memory_format="channels_last", trust=True)
+    bench_command(run, batch="2", repeats=2, warmup=0, threads=1, memory_format="channels_last", trust=True)
     shown = capsys.readouterr().err
     assert "torch on cpu, 1 thread, channels_last, 2 rounds in turn" in shown
     assert "speed-up" in shown
@@ -87,7 +104,9 @@ def test_bench_of_a_run_from_python_needs_the_model_named(run, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch": 0}, "--batch is 0; it must be at least 1"),
+        ({"batch": "1,x"}, "--batch is '1,x'; give batch sizes with commas"),
+        ({"device": "cuda:77"}, "--device is 'cuda:77', which cannot be used here"),
+        ({"batch": "0"}, "--batch is 0; it must be at least 1"),
         ({"memory_format": "nhwc"}, "--memory-format is 'nhwc'; it must be one of 'contiguous', 'channels_last'"),
     ],
 )
@@ -127,5 +146,5 @@ def test_export_of_an_unknown_model_says_so(run, tmp_path):
 
 def test_bench_leaves_the_number_of_threads_alone(run):
     threads = torch.get_num_threads()
-    bench_command(run, batch=1, repeats=1, threads=1, trust=True)
+    bench_command(run, batch="1", repeats=1, threads=1, trust=True)
     assert torch.get_num_threads() == threads

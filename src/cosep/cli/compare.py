@@ -14,6 +14,7 @@ from rich.table import Table
 from cosep.cli.common import console, percent, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
+from cosep.config import batch_and_holdout
 
 
 def compare_command(
@@ -37,9 +38,15 @@ def compare_command(
     widths: Annotated[
         Path | None, typer.Option(help="A run whose widths all methods get, instead of what CoSeP finds first.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Batch size for fine-tuning.", min=1)] = 128,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Batch size for fine-tuning.", min=1, show_default="128; with paper on image folders 256"),
+    ] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
-    holdout: Annotated[float, typer.Option(help="The share of the training set that nobody trains on.")] = 0.1,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="The share of the training set that nobody trains on.", show_default="0.1; with paper 0"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the table.")] = False,
     *,
@@ -60,6 +67,7 @@ def compare_command(
     from cosep.storage.artifacts import read_documents
 
     settings = configured(preset, config, changes, model=model, data=data)
+    batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
     load = partial(load_data, data, holdout=holdout, batch_size=batch_size, image_size=image_size)
     first = load(seed=settings.seed)
     classes = len(first.class_names) or None

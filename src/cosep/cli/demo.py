@@ -57,9 +57,9 @@ def demo_command(
     rival = pruned(criterion="random", widths=widths)
     if not quiet:
         console.print(summary_table(result.report))
-        ours, theirs = (r.report["groups"][-1]["accuracy"] for r in (result, rival))
+        ours, theirs = (r.report.groups[-1].accuracy for r in (result, rival))
         say(f"held-out accuracy before any training: CoSeP {percent(ours)}, random channels {percent(theirs)}")
-        ours, theirs = (r.report["after"]["accuracy"] for r in (result, rival))
+        ours, theirs = (r.report.after.accuracy for r in (result, rival))
         say(f"test accuracy after recovery:          CoSeP {percent(ours)}, random channels {percent(theirs)}")
         say("one seed on a toy problem: see `cosep prune --help` for your own model")
     console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)

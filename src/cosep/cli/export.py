@@ -19,7 +19,7 @@ from cosep.cli.bench import (
 )
 from cosep.cli.common import TrustOption, check_example, console, print_json
 from cosep.errors import ConfigError
-from cosep.measurement.latency import Latency
+from cosep.records import Latency
 from cosep.storage.export import ExportCheck
 
 

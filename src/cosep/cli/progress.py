@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from cosep.cli.common import console, printable
-from cosep.records import Group
+from cosep.records import Group, Outcome
 from cosep.runs.state import Callbacks
 
 WORDS = {
@@ -86,15 +86,15 @@ class _Screen:
             self.updates, completed=done, total=total, description=f"updates, loss {loss:.3f}", visible=done < total
         )
 
-    def group(self, entry: dict[str, Any]) -> None:
-        self.progress.console.print(group_line(entry, self.macs), highlight=False, markup=False, soft_wrap=True)
+    def group(self, outcome: Outcome) -> None:
+        self.progress.console.print(group_line(outcome, self.macs), highlight=False, markup=False, soft_wrap=True)
         if self.groups is not None:
             self.progress.advance(self.groups)
 
 
-def group_line(entry: dict[str, Any], macs: int) -> str:
+def group_line(outcome: Outcome, macs: float) -> str:
     """One group in one line: layer2.3.conv1  32 -> 16  knee  acc 92.9  MACs 61 %."""
-    accuracy = "" if entry.get("accuracy") is None else f"  acc {100 * entry['accuracy']:.1f}"
-    sizes = f"{entry['width']:>4} -> {entry['kept']:<4}"
-    line = f"{entry['group']:<24} {sizes}  {entry['reason']}{accuracy}  MACs {100 * entry['macs'] / macs:.0f} %"
+    accuracy = "" if outcome.accuracy is None else f"  acc {100 * outcome.accuracy:.1f}"
+    sizes = f"{outcome.width:>4} -> {outcome.kept:<4}"
+    line = f"{outcome.group:<24} {sizes}  {outcome.reason}{accuracy}  MACs {100 * outcome.macs / macs:.0f} %"
     return printable(line)

@@ -11,6 +11,7 @@ from cosep.cli.common import console, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.cli.summary import summary_table
+from cosep.config import batch_and_holdout
 
 
 def prune_command(
@@ -25,8 +26,14 @@ def prune_command(
     plan: Annotated[
         Path | None, typer.Option(help="A plan from `cosep plan`, edited or not: keep the channels that it names.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Batch size for fine-tuning.", min=1)] = 128,
-    holdout: Annotated[float, typer.Option(help="The share of the training set held out for decisions.")] = 0.1,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Batch size for fine-tuning.", min=1, show_default="128; with paper on image folders 256"),
+    ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="The share of the training set held out for decisions.", show_default="0.1; with paper 0"),
+    ] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
@@ -46,8 +53,10 @@ def prune_command(
     from cosep.data import load_data
     from cosep.pipeline import prune
     from cosep.records import Plan
+    from cosep.recovery.training import training_seconds
 
     settings = configured(preset, config, changes, model=model, data=data)
+    batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
     source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size, image_size=image_size)
     classes = len(source.class_names) or None
     net = trained_model(model, weights, classes)
@@ -61,6 +70,8 @@ def prune_command(
         "batch_size": batch_size,
         "holdout": holdout,
     }
+    if weights and (trained_for := training_seconds(weights)):
+        about["training_seconds"] = trained_for
     with shown(quiet=quiet, run=out) as callbacks:
         result = prune(
             net,
@@ -77,5 +88,5 @@ def prune_command(
     if not quiet:
         console.print(summary_table(result.report))
     if json:
-        print_json(result.report)
+        print_json(result.report.to_document())
     console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from cosep.cli.common import count, percent
+from cosep.records import Latency
+
+if TYPE_CHECKING:
+    from cosep.reporting.records import Report
 
 
-def summary_table(report: dict[str, Any]) -> Table:
-    """Before and after, side by side."""
-    before, after, change = report["before"], report["after"], report["change"]
+def summary_table(report: Report) -> Table:
+    """Before and after, side by side, and what that means."""
+    before, after, left = report.before, report.after, report.change
     table = Table(title=None)
-    for column in ("", "before", "after", "change"):
+    for column in ("", "before", "after", "in short"):
         table.add_column(column, justify="left" if not column else "right")
-    if before.get("accuracy") is not None and after.get("accuracy") is not None:
-        points = 100 * (after["accuracy"] - before["accuracy"])
-        table.add_row("test accuracy", percent(before["accuracy"]), percent(after["accuracy"]), f"{points:+.2f} points")
-    held = report["holdout_accuracy"]
-    if held.get("before") is not None and held.get("after") is not None:
-        points = 100 * (held["after"] - held["before"])
-        table.add_row("held-out accuracy", percent(held["before"]), percent(held["after"]), f"{points:+.2f} points")
-    for name, key in (("MACs", "macs"), ("parameters", "parameters"), ("bytes of weights", "bytes")):
-        table.add_row(name, count(before[key]), count(after[key]), f"{100 * change[key]:.1f} %")
-    one, other = before.get("latency"), after.get("latency")
-    if one and other:
-        where = f"latency, batch {one['batch']}, {one['threads']} threads"
-        times = f"{one['median_ms']:.2f} ms", f"{other['median_ms']:.2f} ms"
-        speedup = change.get("speedup")
-        table.add_row(where, *times, "" if speedup is None else f"{speedup:.2f}x faster")
+    held = report.holdout_accuracy
+    for name, one, other in (
+        ("test accuracy", before.accuracy, after.accuracy),
+        ("held-out accuracy", held.before, held.after),
+    ):
+        if one is not None and other is not None:
+            table.add_row(name, percent(one), percent(other), f"{100 * (other - one):+.2f} points")
+    for name, of_one, of_other, share in (
+        ("MACs", before.macs, after.macs, left.macs),
+        ("parameters", before.parameters, after.parameters, left.parameters),
+        ("bytes of weights", before.bytes, after.bytes, left.bytes),
+    ):
+        table.add_row(name, count(of_one), count(of_other), "" if share is None else f"{100 * share:.1f} % left")
+    if before.latency and after.latency:
+        threads = f"{after.latency.threads} {'thread' if after.latency.threads == 1 else 'threads'}"
+        table.add_row(
+            f"latency, batch {after.latency.batch}, {threads}",
+            f"{before.latency.median_ms:.2f} ms",
+            f"{after.latency.median_ms:.2f} ms",
+            "" if left.speedup is None else f"{left.speedup:.2f}x as fast",
+        )
+        ratios = f"{after.latency.speedup_p10:.2f}x to {after.latency.speedup_p90:.2f}x"
+        times = spread(before.latency), spread(after.latency)
+        table.add_row("  10 to 90 % of rounds", *times, "" if left.speedup is None else ratios)
     return table
+
+
+def spread(latency: Latency) -> str:
+    """Between which times most rounds lay."""
+    return f"{latency.p10_ms:.2f} to {latency.p90_ms:.2f} ms"

@@ -180,16 +180,14 @@ def trial_of(name: str, seed: int, result: PruneResult, test: Batches, *, device
     """The figures of one finished run, with the accuracy on the test data."""
     report = result.report
     tied = [plan.group for plan in result.plan.groups if TIED in plan.selection.notes]
-    recoveries = [entry["recovery"] for entry in report["groups"] if "recovery" in entry]
-    recoveries += [report["recovery"]] if report["recovery"] else []
     return Trial(
         method=name,
         seed=seed,
         accuracy=accuracy_there(result.model, test, device),
-        macs=report["change"]["macs"],
-        parameters=report["change"]["parameters"],
-        updates=sum(entry["updates"] for entry in recoveries),
-        seconds=round(sum(report["seconds"].values()), 1),
+        macs=report.change.macs or 0.0,
+        parameters=report.change.parameters or 0.0,
+        updates=sum(recovery.updates for recovery in report.recoveries),
+        seconds=round(sum(report.seconds.values()), 1),
         weights_sha256=weights_digest(result.model),
         remarks=(f"{TIED} ({', '.join(tied)})",) if tied else (),
     )

@@ -88,7 +88,7 @@ class NetworkView:
         def gather() -> dict[str, ClassHistograms]:
             moments = self.moments(config)
             with self.passes.stage("observe", self._name):
-                batches = self.passes.batches(config.images)
+                batches = self.passes.batches(config.images_for(self.classes))
                 return observe_histograms(copied(self._seen), batches, layers, moments, config=config)
 
         return self.once(("histograms", config, part[0].name), gather)
@@ -127,7 +127,7 @@ class NetworkView:
         with self.passes.stage("observe", self._name):
             found = observe(
                 self._seen,
-                self.passes.of_process(self.passes.batches(config.images)),
+                self.passes.of_process(self.passes.batches(config.images_for(self.classes))),
                 layers,
                 classes=self.classes,
                 config=config,

@@ -14,7 +14,7 @@ from cosep.data.cifar import read_cifar
 from cosep.data.digits import read_digits
 from cosep.data.folders import MEAN, SIZE, STD, read_folders
 from cosep.data.loader import Batch, Loader, Split, all_of
-from cosep.data.order import stratified
+from cosep.data.order import class_by_class, stratified
 from cosep.data.tensors import TensorSplit
 from cosep.errors import ConfigError, DataError
 from cosep.plugins import call_factory, file_factory, is_file_factory
@@ -33,7 +33,7 @@ class Data:
 
     name: str
     train: Iterable[Batch]  # shuffled and augmented; its set_epoch chooses the order
-    calibration: Iterable[Batch]  # the images of train, shuffled once, as they are
+    calibration: Iterable[Batch]  # the images of train, as they are, the classes taking turns
     holdout: Iterable[Batch] | None  # training images kept from `train`, for decisions; None if there are none
     test: Iterable[Batch]  # for reports only
     class_names: tuple[str, ...]  # empty if unknown
@@ -80,7 +80,7 @@ def load_data(
     return Data(
         name=spec,
         train=Loader(train, rest, batch_size, shuffle=True, augment=augment, drop_last=True, seed=seed),
-        calibration=Loader(train, rest, plain, shuffle=True, seed=seed),
+        calibration=Loader(train, rest[class_by_class(train.labels[rest], seed=seed)], plain, seed=seed),
         holdout=Loader(train, held_out, plain) if len(held_out) else None,
         test=Loader(test, all_of(test), plain),
         class_names=names,

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from cosep.errors import ConfigError
 
-_PURPOSES = {"order": 0, "augment": 1, "holdout": 2, "share": 3}  # one independent stream of chance each
+_PURPOSES = {"order": 0, "augment": 1, "holdout": 2, "share": 3, "turns": 4}  # one independent stream of chance each
 
 
-def chance(purpose: Literal["order", "augment", "holdout", "share"], *numbers: int) -> torch.Generator:
+def chance(purpose: Literal["order", "augment", "holdout", "share", "turns"], *numbers: int) -> torch.Generator:
     """A fresh generator that depends on the purpose and the numbers (seed, epoch, step) and on nothing else."""
     entropy = np.random.SeedSequence([_PURPOSES[purpose], *numbers]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(entropy[0]))
@@ -23,6 +23,21 @@ def chance(purpose: Literal["order", "augment", "holdout", "share"], *numbers: i
 def epoch_order(indices: Tensor, *, shuffle: bool, seed: int, epoch: int) -> Tensor:
     """The indices in the order of an epoch: (n,) -> (n,)."""
     return indices[torch.randperm(len(indices), generator=chance("order", seed, epoch))] if shuffle else indices
+
+
+def class_by_class(labels: Tensor, *, seed: int) -> Tensor:
+    """Positions (n,) of all labels (n,) so that the classes take turns: of any beginning, every class has its part.
+
+    A turn has one image of each class that has any left, in a random order; which one is random too. So the first
+    images of a set of 1,000 classes hold as many of each, where a plain shuffle would leave some of them nearly empty.
+    """
+    mixed = torch.randperm(len(labels), generator=chance("turns", seed))
+    by_class = mixed[labels[mixed].argsort(stable=True)]
+    counts = labels.unique(return_counts=True)[1]
+    # The place of each image within its class: its turn. Images of one turn stay as the shuffle had them.
+    turn = torch.empty_like(mixed)
+    turn[by_class] = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return mixed[turn[mixed].argsort(stable=True)]
 
 
 def steps_of(count: int, batch_size: int, *, drop_last: bool) -> int:

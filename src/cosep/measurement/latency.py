@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,33 +17,9 @@ from torch import Tensor, nn
 from cosep.config import check_at_least, check_choice
 from cosep.errors import ConfigError, ExportError
 from cosep.models.modes import device_of
+from cosep.records import Latency
 
 MemoryFormat = Literal["contiguous", "channels_last"]
-
-
-@dataclass(frozen=True)
-class Latency:
-    """The times of one model, in milliseconds a batch, and how often it was faster than the first model beside it."""
-
-    batch: int
-    median_ms: float
-    p10_ms: float
-    p90_ms: float
-    throughput: float  # samples a second, at the median
-    speedup: float  # the median, over the rounds, of (first model's time) / (this model's time); 1 for the first itself
-    speedup_p10: float
-    speedup_p90: float
-    repeats: int
-    threads: int
-    memory_format: str
-    device: str
-    runtime: str  # "torch" or "onnxruntime"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.median_ms:.3f} ms ({self.p10_ms:.3f} to {self.p90_ms:.3f}) a batch of {self.batch}, "
-            f"{self.threads} threads, {self.memory_format}, {self.runtime} on {self.device}"
-        )
 
 
 def latency(
@@ -54,13 +30,17 @@ def latency(
     warmup: int = 5,
     threads: int | None = None,
     memory_format: MemoryFormat = "contiguous",
+    seeds: int = 1,
 ) -> dict[str, Latency]:
     """Time the models in turn, A B, B A, A B ..., on the example (batch, ...); each runs where its parameters live.
 
     Taking turns lets a disturbance hit all of them; the speed-up is taken within each round for the same reason.
-    The first model is the one the others are compared with. The callers' models are copied, not touched.
+    The first model is the one the others are compared with. The callers' models are copied, not touched. On a GPU the
+    time is that between two events of its stream, the device being idle before. Several `seeds` repeat it all, warm-up
+    included, with random inputs of the example's shape: the mean and its deviation are over them.
     """
     _check_settings(models, repeats, warmup, threads)
+    check_at_least("seeds", seeds, 1)
     check_choice("memory_format", memory_format, MemoryFormat)
     if memory_format == "channels_last" and example_input.ndim != 4:
         raise ConfigError(
@@ -68,16 +48,18 @@ def latency(
             "(batch, channels, height, width). Use 'contiguous'."
         )
     layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
-    calls = {}
-    devices = {}
-    for name, model in models.items():
-        device = devices[name] = device_of(model)
-        # torch's stubs know `to` with a memory format only together with a tensor.
-        ready: nn.Module = copy.deepcopy(model).eval().to(memory_format=layout)  # type: ignore[call-overload]
-        inputs = example_input.detach().to(device).contiguous(memory_format=layout)
-        calls[name] = partial(_forward, ready, inputs, device)
+    devices = {name: device_of(model) for name, model in models.items()}
+    # torch's stubs know `to` with a memory format only together with a tensor.
+    ready: dict[str, nn.Module] = {
+        name: copy.deepcopy(model).eval().to(memory_format=layout)  # type: ignore[call-overload]
+        for name, model in models.items()
+    }
+    times = []
     with _threads(threads) as used, torch.inference_mode():
-        times = _take_turns(calls, repeats, warmup)
+        for inputs in _inputs(example_input.detach(), seeds):
+            placed = {name: inputs.to(device).contiguous(memory_format=layout) for name, device in devices.items()}
+            calls = {name: _Call(partial(model, placed[name]), devices[name]) for name, model in ready.items()}
+            times.append(_take_turns(calls, repeats, warmup))
     return _summaries(
         times, len(example_input), used, memory_format, {name: str(d) for name, d in devices.items()}, "torch"
     )
@@ -112,9 +94,10 @@ def onnx_latency(
             session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own classes have no public base
             raise ExportError(f"onnxruntime cannot open {path}: {error}") from error
-        calls[name] = partial(session.run, None, {session.get_inputs()[0].name: array})
+        run = partial(session.run, None, {session.get_inputs()[0].name: array})
+        calls[name] = _Call(run, torch.device("cpu"))
     times = _take_turns(calls, repeats, warmup)
-    return _summaries(times, len(array), used, "contiguous", dict.fromkeys(paths, "cpu"), "onnxruntime")
+    return _summaries([times], len(array), used, "contiguous", dict.fromkeys(paths, "cpu"), "onnxruntime")
 
 
 def _check_settings(models: Mapping[str, Any], repeats: int, warmup: int, threads: int | None) -> None:
@@ -138,38 +121,70 @@ def _threads(count: int | None) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def _forward(model: nn.Module, inputs: Tensor, device: torch.device) -> None:
-    model(inputs)
-    # Kernels of an accelerator return before they are done; the CPU's do not.
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+def _inputs(example: Tensor, seeds: int) -> Iterator[Tensor]:
+    """The example itself, then random inputs of its shape, one for every further seed."""
+    yield example
+    for seed in range(1, seeds):
+        yield torch.randn(example.shape, generator=torch.Generator().manual_seed(seed)).to(example.dtype)
 
 
-def _take_turns(calls: Mapping[str, Callable[[], object]], repeats: int, warmup: int) -> dict[str, list[float]]:
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A forward pass and the device that it runs on, which decides how it is timed."""
+
+    run: Callable[[], object]
+    device: torch.device
+
+    def seconds(self) -> float:
+        """Do it, to its end, and say how long it took."""
+        if self.device.type == "cuda":
+            return self._between_events()
+        start = time.perf_counter()
+        self.run()
+        if self.device.type == "mps":  # whose kernels return before they are done, as a GPU's do
+            torch.mps.synchronize()
+        # A clock that did not tick between the two readings must not make a speed infinite.
+        return max(time.perf_counter() - start, 1e-9)
+
+    def _between_events(self) -> float:
+        """Kernels return before they are done: the GPU itself notes when the first began and the last was done."""
+        with torch.cuda.device(self.device):
+            began, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize(self.device)
+            began.record()
+            self.run()
+            done.record()
+            done.synchronize()
+            return max(began.elapsed_time(done) / 1e3, 1e-9)
+
+
+def _take_turns(calls: Mapping[str, _Call], repeats: int, warmup: int) -> dict[str, list[float]]:
     """Seconds of every call in every round, {name: (repeats,)}; the order is reversed from round to round."""
     for call in calls.values():
         for _ in range(warmup):
-            call()
+            call.seconds()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats):
         for name, call in calls.items() if turn % 2 == 0 else reversed(list(calls.items())):
-            start = time.perf_counter()
-            call()
-            # A clock that did not tick between the two readings must not make a speed infinite.
-            times[name].append(max(time.perf_counter() - start, 1e-9))
+            times[name].append(call.seconds())
     return times
 
 
 def _summaries(
-    times: Mapping[str, list[float]], batch: int, threads: int, layout: str, devices: Mapping[str, str], runtime: str
+    by_seed: Sequence[Mapping[str, list[float]]],
+    batch: int,
+    threads: int,
+    layout: str,
+    devices: Mapping[str, str],
+    runtime: str,
 ) -> dict[str, Latency]:
     levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    times = {name: [value for seed in by_seed for value in seed[name]] for name in by_seed[0]}
     first = torch.tensor(next(iter(times.values())), dtype=torch.float64)
     result = {}
     for name, seconds in times.items():
         own = torch.tensor(seconds, dtype=torch.float64)
+        spread = own if len(by_seed) == 1 else own.view(len(by_seed), -1).mean(dim=1)
         p10, median, p90 = torch.quantile(own, levels).tolist()
         ratio_p10, ratio, ratio_p90 = torch.quantile(first / own, levels).tolist()
         result[name] = Latency(
@@ -181,10 +196,13 @@ def _summaries(
             speedup=ratio,
             speedup_p10=ratio_p10,
             speedup_p90=ratio_p90,
-            repeats=len(seconds),
+            repeats=len(seconds) // len(by_seed),
             threads=threads,
             memory_format=layout,
             device=devices[name],
             runtime=runtime,
+            mean_ms=float(own.mean()) * 1e3,
+            sd_ms=float(spread.std()) * 1e3 if len(spread) > 1 else 0.0,
+            seeds=len(by_seed),
         )
     return result

@@ -74,20 +74,21 @@ def checked_labels(labels: object, images: int, classes: int | None) -> Tensor:
 
 
 def check_classes(count: Tensor) -> None:
-    """Refuse class counts (classes,) from which no separability follows: one class only, or fewer than two samples."""
+    """Refuse class counts (classes,) from which no separability follows: fewer than two classes that have a variance.
+
+    Classes with fewer than two samples are none of the reader's business otherwise: the space leaves them out.
+    """
     if int((count > 0).sum()) < 2:
         found = enumerated(int(c) for c in count.nonzero().flatten())
         raise CalibrationError(
             f"the calibration data hold one class only ({found}); separability needs at least 2. Use images of more "
             "classes: a loader that is sorted by class and cut short shows only the first."
         )
-    scarce = (count < 2).nonzero().flatten()
-    if len(scarce):
-        found = enumerated(f"class {int(c)} has {int(count[c])}" for c in scarce)
+    if int((count >= 2).sum()) < 2:
+        found = enumerated(f"class {int(c)} has {int(count[c])}" for c in count.nonzero().flatten())
         raise CalibrationError(
-            f"too few calibration samples: {found}; a variance needs at least 2 of each class. "
-            "Add samples of it, let the statistics see more images (the setting observe.images; 0: all), or leave the "
-            "class out and number the others from 0 without gaps."
+            f"too few calibration samples: {found}; a variance needs at least 2, and separability two such classes. "
+            "Add samples, or let the statistics see more images (the setting observe.images; 0: all)."
         )
 
 

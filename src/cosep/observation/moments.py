@@ -98,7 +98,7 @@ def merge_all_histograms(parts: Iterable[ClassHistograms]) -> ClassHistograms:
 
 
 def check_moments(moments: ClassMoments) -> None:
-    """Refuse moments of a single class, or with a class of fewer than two samples."""
+    """Refuse moments in which fewer than two classes have the two samples that a variance needs."""
     check_classes(moments.count)
 
 

@@ -37,13 +37,14 @@ def one_versus_rest(moments: ClassMoments) -> Tensor:
 def top_classes(producers: Sequence[ClassMoments], limit: int) -> tuple[int, ...]:
     """The `limit` classes with the highest one-versus-rest JM, averaged over all channels of all producers, ascending.
 
-    All classes where there are no more than that. Of classes with equal scores the lower ones stay.
+    All classes where there are no more than that, but for those with fewer than two samples, which have no variance. Of
+    classes with equal scores the lower ones stay.
     """
-    classes = producers[0].classes
-    if classes <= limit:
-        return tuple(range(classes))
+    usable = torch.stack([moments.count >= 2 for moments in producers]).all(dim=0)
+    if int(usable.sum()) <= limit:
+        return tuple(usable.nonzero().flatten().tolist())
     channels = sum(moments.channels for moments in producers)
     score = torch.stack([one_versus_rest(moments).sum(dim=1) for moments in producers]).sum(dim=0) / channels
     # Rounded, so that scores which differ only in the order of summation are ties, on any number of threads.
-    ranking = score.round(decimals=12).argsort(descending=True, stable=True)
+    ranking = score.round(decimals=12).where(usable, -torch.inf).argsort(descending=True, stable=True)
     return tuple(sorted(ranking[:limit].tolist()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -46,6 +46,11 @@ def profiles(
         raise ConfigError(
             f"classes is {chosen}; profiles need at least two different classes between 0 and {moments.classes - 1}."
         )
+    for label in (c for c in chosen if int(moments.count[c]) < 2):
+        raise CalibrationError(
+            f"class {label} has {int(moments.count[label])} calibration sample(s); a variance needs at least 2. "
+            "Add samples of it or leave the class out of `classes`."
+        )
     profiler = _profiler(moments, chosen, metric, histograms)
     first, second = torch.triu_indices(len(chosen), len(chosen), offset=1, device=moments.mean.device)
     size = _pairs_per_block(moments, metric, histograms)
@@ -62,7 +67,8 @@ def separability_space(
     """Distances between the profiles of a layer's channels, over all classes or the best separated `max_classes`.
 
     Several moments describe channels with several producers (layers that an addition ties together): a channel's
-    profile is the concatenation of its producers' profiles. `salience` (channels,) multiplies each channel's profile: a
+    profile is the concatenation of its producers' profiles. Classes with fewer than two samples are left out of the
+    pairs, and named in the space. `salience` (channels,) multiplies each channel's profile: a
     space in which magnitude counts. Only one block of class pairs is ever in memory, and the result is the same to the
     last bit on any number of threads.
     """
@@ -85,7 +91,8 @@ def separability_space(
         of_producer, sums = _square_sums((profiler(i, j).T * factor for i, j in pairs), scale)
         squared += of_producer
         separability += sums / (len(first) * len(producers))
-    return Space(squared.clamp(min=0).sqrt(), classes, separability, config.metric)
+    scarce = torch.stack([producer.count < 2 for producer in producers]).any(dim=0).nonzero().flatten()
+    return Space(squared.clamp(min=0).sqrt(), classes, separability, config.metric, tuple(scarce.tolist()))
 
 
 def _square_sums(blocks: Iterable[Tensor], scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,15 +198,11 @@ def _check_moments(producers: Sequence[ClassMoments]) -> None:
                 f"the producers of tied channels have (classes, channels) {_shapes(producers)}; they must be alike. "
                 "Observe them in the same pass, and only group layers of equal width."
             )
-        if moments.classes < 2:
+        usable = int((moments.count >= 2).sum())
+        if usable < 2:
             raise CalibrationError(
-                f"the statistics cover {moments.classes} class(es); separating classes needs at least 2. "
-                "Calibrate with images of several classes."
-            )
-        for label, count in _scarce(moments):
-            raise CalibrationError(
-                f"class {label} has {count} calibration sample(s); a variance needs at least 2. "
-                "Add samples of it or leave the class out of the statistics."
+                f"the statistics cover {usable} class(es) with two samples or more; separating classes needs at least "
+                "2. Calibrate with several images of several classes."
             )
         sound = torch.isfinite(moments.mean) & torch.isfinite(moments.scatter)
         if not bool(sound.all()):
@@ -208,11 +211,6 @@ def _check_moments(producers: Sequence[ClassMoments]) -> None:
                 f"the statistics of channel {channel} in class {label} are not finite. "
                 "Look for NaN or infinite activations, or for values too large to be squared."
             )
-
-
-def _scarce(moments: ClassMoments) -> Iterator[tuple[int, int]]:
-    for label in (moments.count < 2).nonzero().flatten().tolist():
-        yield label, int(moments.count[label])
 
 
 def _shapes(producers: Sequence[ClassMoments]) -> list[tuple[int, int]]:

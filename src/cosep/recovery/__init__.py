@@ -2,7 +2,7 @@
 
 from cosep.recovery.loop import Progress, Recovery, check_trainable, make_optimizer, recover
 from cosep.recovery.schedule import rate, updates_per_group
-from cosep.recovery.source import batch_count, endless
+from cosep.recovery.source import batch_count, endless, fixed_part
 
 __all__ = [
     "Progress",
@@ -10,6 +10,7 @@ __all__ = [
     "batch_count",
     "check_trainable",
     "endless",
+    "fixed_part",
     "make_optimizer",
     "rate",
     "recover",

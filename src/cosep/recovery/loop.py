@@ -102,7 +102,6 @@ def recover(
         loader,
         seed=seed,
         batches_a_pass=batches_a_pass,
-        fixed=config.fixed_share,
         skip=first_batch + done,
         rng_state=progress.rng_state if progress else None,
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
 
 from cosep.errors import ConfigError
 
@@ -22,26 +25,77 @@ def batch_count(loader: Iterable[Any]) -> int:
     return count
 
 
+def fixed_part(loader: Iterable[Any], share: float, *, seed: int) -> Iterable[Any]:
+    """A loader of the same part of the images in every pass, in an order and with an augmentation of each pass's own.
+
+    Our own loaders take the share of every class; of a DataLoader that draws from a data set by itself a random share
+    of the data set is taken. Anything else can only be cut short: its first batches, drawn alike every time.
+    """
+    if hasattr(loader, "share"):
+        part: Iterable[Any] = loader.share(share, seed=seed)
+        return part
+    if isinstance(loader, DataLoader) and _draws_by_itself(loader):
+        images = len(loader.dataset)  # type: ignore[arg-type]
+        assert loader.batch_size is not None
+        count = min(max(round(share * images), loader.batch_size if loader.drop_last else 1), images)
+        chosen = torch.randperm(images, generator=torch.Generator().manual_seed(seed))[:count].sort().values
+        return DataLoader(
+            Subset(loader.dataset, chosen.tolist()),
+            batch_size=loader.batch_size,
+            shuffle=isinstance(loader.sampler, RandomSampler),
+            drop_last=loader.drop_last,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            worker_init_fn=loader.worker_init_fn,
+        )
+    return _FirstBatches(loader, max(1, int(share * batch_count(loader))), seed)
+
+
+def _draws_by_itself(loader: DataLoader[Any]) -> bool:
+    """Whether a DataLoader draws each image of a data set once: nothing of the user's own decides which and when."""
+    if loader.batch_size is None or isinstance(loader.dataset, IterableDataset):
+        return False
+    if type(loader.sampler) is RandomSampler:
+        return not loader.sampler.replacement and loader.sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+    return type(loader.sampler) is SequentialSampler
+
+
+@dataclass(frozen=True, eq=False)
+class _FirstBatches:
+    """The first batches of a loader, of which nothing more is known than that the same seed gives the same batches."""
+
+    loader: Iterable[Any]
+    count: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        torch.manual_seed(self.seed)
+        if hasattr(self.loader, "set_epoch"):
+            self.loader.set_epoch(0)
+        return islice(iter(self.loader), self.count)
+
+
 def endless(
     loader: Iterable[Any],
     *,
     seed: int,
     batches_a_pass: int,
-    fixed: bool,
     skip: int = 0,
     rng_state: Tensor | None = None,
 ) -> Iterator[Any]:
     """Batch after batch, pass after pass, beginning with batch number `skip`.
 
     Each pass starts by seeding torch's generator with its own number, which fixes the order and the augmentation of
-    ordinary DataLoaders too; a loader with `set_epoch` is told the number. With `fixed`, every pass is cut to its
-    first `batches_a_pass` batches and shuffled alike, so all passes see the same part of the data. `rng_state` is the
-    generator's state after update `skip` − 1: with it, batch `skip` is loaded just as it would have been.
+    ordinary DataLoaders too; a loader with `set_epoch` is told the number. `rng_state` is the generator's state after
+    update `skip` − 1: with it, batch `skip` is loaded just as it would have been.
     """
     epoch, position = divmod(skip, batches_a_pass)
     while True:
-        number = 0 if fixed else epoch
-        number += seed * 1_000_003
+        number = epoch + seed * 1_000_003
         torch.manual_seed(number)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(number)

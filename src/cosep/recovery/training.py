@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,8 @@ from cosep.runs.folder import difference, failing_as_ours, write_atomically
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from torch.optim.swa_utils import AveragedModel
+
+TRAINING_SECONDS = "training_seconds"  # the key in the metadata of weights
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
@@ -79,12 +82,14 @@ def train(
     partial: Path | None = None,
     about: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = 60.0,
+    on_end: Callable[[float], None] | None = None,
 ) -> nn.Module:
     """A network with fresh weights, trained on batches of (inputs, labels) towards their labels alone.
 
     With `ema`, the result is the moving average of the weights over the updates, its BatchNorm statistics included.
     `partial` is a file for the training so far: the same call goes on from it, to the same result as without a stop. It
     is for exactly these settings and facts `about` the model and the data, and the caller's to remove in the end.
+    `on_end` is told the seconds that it took, those before a stop included.
     """
     batches = batch_count(loader)
     described = {**asdict(config), **(about or {}), "batches": batches}
@@ -92,14 +97,14 @@ def train(
         torch.manual_seed(config.seed)
         model = fabric.to_device(build())
         average = moving_average(model, config.ema) if config.ema else None
-        progress = _stored(partial, described, model, average) if partial else None
-        last = time.monotonic()
+        progress, spent = _stored(partial, described, model, average) if partial else (None, 0.0)
+        last = began = time.monotonic()
 
         def checkpoint(_done: int, now: Callable[[], Progress]) -> None:
             nonlocal last
             # One process writes: all would take the same temporary name.
             if partial and fabric.is_global_zero and time.monotonic() - last >= checkpoint_seconds:
-                _store(partial, described, now(), average)
+                _store(partial, described, now(), average, spent + time.monotonic() - began)
                 last = time.monotonic()
 
         def told(done: int, updates: int, loss: float) -> None:
@@ -132,14 +137,31 @@ def train(
         if partial:
             partial.unlink(missing_ok=True)  # from there it would only diverge again
         raise RecoveryError(f"the training {done.outcome}. Use a lower learning rate or a longer warm-up.")
+    if on_end:
+        on_end(spent + time.monotonic() - began)
     return average.module if average else model
 
 
-def _store(path: Path, described: Mapping[str, Any], progress: Progress, average: AveragedModel | None) -> None:
+def training_seconds(weights: Path) -> float | None:
+    """How long the training took that `cosep train` wrote these weights after; None if the file does not say."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(weights, framework="pt") as file:
+            seconds = float((file.metadata() or {}).get(TRAINING_SECONDS, "nan"))
+    except (SafetensorError, OSError, ValueError):
+        return None  # a state dict of torch's, or metadata of somebody else's: loading the weights has its own checks
+    return seconds if 0 < seconds < math.inf else None
+
+
+def _store(
+    path: Path, described: Mapping[str, Any], progress: Progress, average: AveragedModel | None, seconds: float
+) -> None:
     """Write a training between two updates; what stood there before is replaced at once or not at all."""
     content = io.BytesIO()
     state = {name: getattr(progress, name) for name in ("update", "weights", "optimizer", "rng_state", "losses")}
-    torch.save({"described": dict(described), **state, "average": average and average.state_dict()}, content)
+    state |= {"average": average and average.state_dict(), "seconds": seconds}
+    torch.save({"described": dict(described), **state}, content)
     with failing_as_ours(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content.getvalue())
@@ -147,10 +169,10 @@ def _store(path: Path, described: Mapping[str, Any], progress: Progress, average
 
 def _stored(
     path: Path, described: Mapping[str, Any], model: nn.Module, average: AveragedModel | None
-) -> Progress | None:
-    """What an earlier start of this training left, the average put back; None if there is nothing."""
+) -> tuple[Progress | None, float]:
+    """What an earlier start of this training left, the average put back, and its seconds; None if there is nothing."""
     if not path.exists():
-        return None
+        return None, 0.0
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)  # never runs code of the file
         before = state.pop("described")
@@ -165,7 +187,8 @@ def _stored(
         stored = state.pop("average")
         if average:
             average.load_state_dict(stored)
-        return Progress(**state)
+        seconds = float(state.pop("seconds"))
+        return Progress(**state), seconds
     except RunError:
         raise
     except Exception as error:  # torch's reader fails in many ways

@@ -35,6 +35,11 @@ class Agreement:
     kept_histogram: tuple[int, ...]
     density: Density
 
+    @property
+    def overlap(self) -> tuple[int, int]:
+        """How many channels both readings keep, and how many at least one."""
+        return overlap(self.kept_gaussian, self.kept_histogram)
+
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     """Spearman's rank correlation, equal values sharing their mean rank; nan where one side does not vary."""
@@ -44,13 +49,20 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     return float(one @ other) / size if size > 0 else float("nan")
 
 
-def jaccard(agreements: Iterable[Agreement]) -> float:
-    """Of the channels that either reading keeps, the share that both keep; over all the groups given."""
-    both = either = 0
-    for agreement in agreements:
-        a, b = set(agreement.kept_gaussian), set(agreement.kept_histogram)
-        both += len(a & b)
-        either += len(a | b)
+def overlap(one: Iterable[int], other: Iterable[int]) -> tuple[int, int]:
+    """How many channels are in both sets, and how many in at least one."""
+    a, b = set(one), set(other)
+    return len(a & b), len(a | b)
+
+
+def jaccard(overlaps: Iterable[Sequence[float]]) -> float:
+    """The paper's index: of the channels that either of two selections keeps in the layers given, the share of both.
+
+    Channels of all layers count alike and layers kept whole belong to it, as for the "retained sets" of the paper;
+    it is no mean over layers.
+    """
+    found = list(overlaps)
+    both, either = sum(each[0] for each in found), sum(each[1] for each in found)
     return both / either if either else float("nan")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from cosep.reporting.html import assembled
 from cosep.reporting.run import RunRecord
-from cosep.reporting.words import finite
 
 SCRIPTS = ("charts.js", "comparison.js")
 # Settings in which runs of one configuration may differ: chance, and where and how often things are done.
@@ -80,7 +79,7 @@ def differences(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def _settings(run: RunRecord) -> dict[str, Any]:
     """What makes a run's configuration: model, data, and every setting but those of chance; names joined by dots."""
     flat: dict[str, Any] = {"model": run.about.get("model", ""), "data": run.about.get("data", "")}
-    for section, values in run.report.get("settings", {}).items():
+    for section, values in run.report.settings.items():
         if isinstance(values, Mapping):
             flat |= {f"{section}.{name}": value for name, value in values.items()}
         else:
@@ -90,31 +89,32 @@ def _settings(run: RunRecord) -> dict[str, Any]:
 
 def _spanning(run: RunRecord) -> int | None:
     """How many classes span the space: M, or all of them where there are fewer."""
-    limit = run.report.get("settings", {}).get("profile", {}).get("max_classes")
+    limit = run.report.settings.get("profile", {}).get("max_classes")
     classes = int(run.about.get("classes") or len(run.about.get("class_names") or ()))
     return min(limit, classes) if limit and classes else limit
 
 
 def _row(run: RunRecord, configuration: int) -> dict[str, Any]:
     report = run.report
-    test = finite(report["after"].get("accuracy"))
-    held = report.get("holdout_accuracy", {})
-    before = finite(report["before"].get("accuracy") if test is not None else held.get("before"))
-    after = test if test is not None else finite(held.get("after"))
-    changed = report["change"]
+    test, held, left = report.after.accuracy, report.holdout_accuracy, report.change
+    before = held.before if test is None else report.before.accuracy
+    after = held.after if test is None else test
     return {
         "name": run.name,
         "title": run.title,
         "configuration": configuration,
-        "seed": report.get("settings", {}).get("seed"),
+        "seed": report.settings.get("seed"),
         "test": test is not None,
         "before": before,
         "after": after,
         "change": None if before is None or after is None else after - before,
-        **{key: finite(changed.get(key)) for key in ("macs", "parameters", "bytes", "speedup")},
-        "macs_after": report["after"]["macs"],
-        "parameters_after": report["after"]["parameters"],
-        "seconds": sum(report.get("seconds", {}).values()) or None,
+        "macs": left.macs,
+        "parameters": left.parameters,
+        "bytes": left.bytes,
+        "speedup": left.speedup,
+        "macs_after": report.after.macs,
+        "parameters_after": report.after.parameters,
+        "seconds": sum(report.seconds.values()) or None,
         "groups": {plan.group: [len(plan.kept), plan.width] for plan in run.plan.groups},
     }
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from cosep.records import GroupPlan
 from cosep.reporting.agreement import Agreement, Density, jaccard, spearman, thirds
 from cosep.reporting.comparison import comparison_document
 from cosep.reporting.evidence import Evidence
+from cosep.reporting.literature import published
 from cosep.reporting.page import METRICS, row_order
 from cosep.reporting.run import RunRecord
 from cosep.reporting.words import percent
@@ -37,18 +38,24 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
 }
 
+Projection = Literal["pca", "tsne"]
 Drawn = tuple[str, "Figure", str]  # name of the file, figure, its numbers in words
 
 
 def write_figures(
-    runs: Sequence[RunRecord], folder: Path, *, agreements: Sequence[Agreement] = (), group: str | None = None
+    runs: Sequence[RunRecord],
+    folder: Path,
+    *,
+    agreements: Sequence[Agreement] = (),
+    group: str | None = None,
+    projection: Projection = "pca",
 ) -> list[Path]:
     """Draw what the runs have records for into a folder, with `figures.md` that says each figure's numbers in words."""
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     lines = ["# Figures", ""]
     with _styled():
-        for name, figure, words in _all_figures(runs, agreements, group):
+        for name, figure, words in _all_figures(runs, agreements, group, projection):
             for kind in ("png", "svg"):
                 path = folder / f"{name}.{kind}"
                 # No date inside: the same records give the same bytes.
@@ -65,7 +72,11 @@ def _escaped(words: str) -> str:
     return re.sub(r"([\\`*\[\]<>|!#])", r"\\\1", " ".join(words.split()))
 
 
-def _all_figures(runs: Sequence[RunRecord], agreements: Sequence[Agreement], group: str | None) -> Iterator[Drawn]:
+def _all_figures(
+    runs: Sequence[RunRecord], agreements: Sequence[Agreement], group: str | None, projection: Projection
+) -> Iterator[Drawn]:
+    if among := among_published(runs):
+        yield among
     if len(runs) > 1:
         yield from (drawn for drawn in (accuracy_against_m(runs), accuracy_against_macs(runs)) if drawn)
         return
@@ -75,7 +86,7 @@ def _all_figures(runs: Sequence[RunRecord], agreements: Sequence[Agreement], gro
     chosen = _chosen(run, group)
     if chosen:
         yield separability_matrix(run, *chosen)
-        yield projection_map(run, *chosen)
+        yield projection_map(run, *chosen, projection)
     if agreements:
         yield gaussian_histogram(run, agreements)
         yield densities(run, agreements)
@@ -143,10 +154,15 @@ def separability_matrix(run: RunRecord, plan: GroupPlan, evidence: Evidence) -> 
     return "separability-matrix", figure, words
 
 
-def projection_map(run: RunRecord, plan: GroupPlan, evidence: Evidence) -> Drawn:
-    """The space in two dimensions, coloured by weight, with clusters, medoids and representatives."""
+def projection_map(run: RunRecord, plan: GroupPlan, evidence: Evidence, projection: Projection = "pca") -> Drawn:
+    """The space in two dimensions, coloured by weight, with clusters, medoids and representatives.
+
+    Principal components by default: distances on the page are then (parts of) those that the clustering went by, the
+    axes have a share of the spread, and nothing has to be tuned. t-SNE, as in the paper, shows who is near whom and
+    nothing else: how far apart groups are, and how large, is an effect of the method.
+    """
     figure, axes = _figure(5.2, 4.4)
-    x, y = evidence.coordinates.numpy().T
+    x, y = (evidence.coordinates.numpy() if projection == "pca" else _neighbour_map(evidence)).T
     weights = evidence.weights.numpy()
     chosen = plan.selection
     clusters, medoids = (chosen.clusters, chosen.medoids) if chosen else ((), ())
@@ -165,17 +181,42 @@ def projection_map(run: RunRecord, plan: GroupPlan, evidence: Evidence) -> Drawn
     )  # fmt: skip
     axes.scatter([], [], marker="D", facecolors="none", edgecolors=ORANGE, label="kept")
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_xlabel(f"first axis, {percent(evidence.shares[0], 0)} of the spread")
-    axes.set_ylabel(f"second axis, {percent(evidence.shares[1], 0)}")
+    if projection == "pca":
+        axes.set_xlabel(f"first axis, {percent(evidence.shares[0], 0)} of the spread")
+        axes.set_ylabel(f"second axis, {percent(evidence.shares[1], 0)}")
+    else:
+        axes.set_xlabel("t-SNE, without a unit")
     figure.colorbar(dots, ax=axes, label="weight (filter norm)")
     axes.legend(frameon=False, fontsize=7)
     axes.set_title(_text(f"{plan.group}: {len(medoids) or 'no'} clusters", 80), fontsize=9)
+    how = (
+        f"the two axes hold {percent(sum(evidence.shares))} of the spread"
+        if projection == "pca"
+        else "placed by t-SNE: neighbours are near one another, distances and axes have no meaning"
+    )
     words = (
-        f"{plan.group}: {plan.width} channels in {len(medoids) or 'no'} clusters; the two axes hold "
-        f"{percent(sum(evidence.shares))} of the spread. Weights from {weights.min():.3g} to {weights.max():.3g}; "
+        f"{plan.group}: {plan.width} channels in {len(medoids) or 'no'} clusters; {how}. "
+        f"Weights from {weights.min():.3g} to {weights.max():.3g}; "
         f"{sum(a in set(medoids) for a in stays)} of {len(stays)} kept channels are medoids."
     )
     return "projection", figure, words
+
+
+def _neighbour_map(evidence: Evidence) -> np.ndarray:
+    """t-SNE of the recorded profiles, (channels, 2), the same every time; what is left to do without scikit-learn."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError as error:
+        raise ConfigError('the projection "tsne" needs scikit-learn: pip install "cosep[figures]".') from error
+    profiles = evidence.profiles.double().numpy()
+    if len(profiles) < 4:
+        raise ConfigError(f"t-SNE needs four channels or more; {evidence.group} has {len(profiles)}. Use pca.")
+    perplexity = min(30.0, (len(profiles) - 1) / 3)  # its default, and as many neighbours as a small layer has
+    spread = float(profiles.std())
+    if spread == 0:
+        return np.zeros((len(profiles), 2))
+    found = TSNE(perplexity=perplexity, init="pca", method="exact", random_state=0).fit_transform(profiles / spread)
+    return np.asarray(found)
 
 
 def gaussian_histogram(run: RunRecord, agreements: Sequence[Agreement]) -> Drawn:
@@ -194,7 +235,7 @@ def gaussian_histogram(run: RunRecord, agreements: Sequence[Agreement]) -> Drawn
     left.set_ylabel("mean JM, histogram")
     left.set_title(f"Spearman ρ = {rho:.3f}", fontsize=9)
     left.legend(frameon=False, fontsize=7)
-    overlaps = {name: jaccard(part) for name, part in parts.items()} | {"all": jaccard(agreements)}
+    overlaps = {name: jaccard(a.overlap for a in part) for name, part in {**parts, "all": agreements}.items()}
     bars = right.bar(
         list(overlaps), [100 * v for v in overlaps.values()], color=[PARTS.get(name, GREY) for name in overlaps]
     )
@@ -296,6 +337,44 @@ def accuracy_against_macs(runs: Sequence[RunRecord]) -> Drawn | None:
         f"{row['name']}: {percent(row['after'], 2)} with {percent(row['macs'])} of the MACs" for row in rows
     )
     return "accuracy-against-macs", figure, words + "."
+
+
+def among_published(runs: Sequence[RunRecord]) -> Drawn | None:
+    """Runs among the methods that the paper's tables list for the same network; None where there are none."""
+    tables = {published(str(run.about.get("model") or ""), str(run.about.get("data") or "")) for run in runs}
+    if len(tables) != 1 or not (rows := tables.pop()):
+        return None
+    ours = [
+        (run.name, 100 * run.report["change"]["macs"], 100 * run.report["change"]["accuracy"])
+        for run in runs
+        if run.report["change"].get("accuracy") is not None
+    ]
+    if not ours:
+        return None
+    figure, axes = _figure(6.2, 4.2)
+    for row in rows:
+        own = row.method == "CoSeP"
+        axes.plot(
+            100 / row.speedup, row.pruned - row.base, "s" if own else "o" if row.automatic else "x", ms=5,
+            color=ORANGE if own else GREY,
+        )  # fmt: skip
+        name = f"{row.method} (the paper)" if own else row.method
+        place = (100 / row.speedup, row.pruned - row.base)
+        axes.annotate(_text(name, 24), place, fontsize=6, xytext=(3, 2), **_offset())
+    for name, left, gain in ours:
+        axes.plot(left, gain, "*", color=BLUE, ms=11)
+        axes.annotate(_text(name, 24), (left, gain), fontsize=7, color=BLUE, xytext=(4, 3), **_offset())
+    for mark, label in (("*", "these runs"), ("o", "published, ratios found by the method"), ("x", "published, given")):
+        axes.plot([], [], mark, color=BLUE if mark == "*" else GREY, label=label)
+    axes.axhline(0, color=LIGHT, lw=1, zorder=0)
+    axes.set_xlabel("MACs (FLOPs) left, %")
+    axes.set_ylabel("change of the top-1 accuracy, points")
+    axes.legend(frameon=False, fontsize=7)
+    axes.set_title(_text(f"{runs[0].title}, and what others published", 80), fontsize=9)
+    said = [f"{name}: {gain:+.2f} points at {left:.1f} % of the MACs" for name, left, gain in ours]
+    said += [f"{r.method}: {r.pruned - r.base:+.2f} at {100 / r.speedup:.1f} %" for r in rows]
+    words = "; ".join(said) + ". The published figures stand in the paper's tables; base networks and training differ."
+    return "among-published", figure, words
 
 
 def _label_pairs(run: RunRecord, axes: Axes, evidence: Evidence) -> None:

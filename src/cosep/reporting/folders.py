@@ -24,7 +24,8 @@ from cosep.profiles import profiles, separability_space
 from cosep.records import ClassHistograms, ClassMoments, Group, Selection, Space
 from cosep.reporting.agreement import Agreement, Density
 from cosep.reporting.evidence import MOST_CLASSES, Evidence, collect_evidence, evidence_from_bytes, evidence_to_bytes
-from cosep.reporting.run import RunRecord, check_report
+from cosep.reporting.records import Report
+from cosep.reporting.run import RunRecord, check_groups
 from cosep.runs.folder import EVIDENCE, PAGE, Run, read_description, refuse_links, write_atomically
 from cosep.selection import select
 from cosep.storage.artifacts import is_saved, read_documents
@@ -80,8 +81,9 @@ def read_run(folder: str | Path) -> RunRecord:
     if (folder / "checkpoint.safetensors").exists() and not is_saved(folder):
         raise RunError(f"the run in {folder} is not finished. Give the command that began it again; it goes on.")
     refuse_links(folder)
-    plan, report = read_documents(folder)
-    if wrong := check_report(report, plan):
+    plan, document = read_documents(folder)
+    report = Report.from_document(document, str(folder / "report.json"))
+    if wrong := check_groups(report, plan):
         raise ArtifactError(f"{folder / 'report.json'} is no report of a run: {wrong}. Was it saved without one?")
     about = read_description(folder).get("about", {}) if (folder / "config.toml").exists() else {}
     evidence = {}
@@ -147,7 +149,7 @@ def agreements_of(
     result: list[Agreement] = []
     for part in _affordable(found, classes, config.observe.bins):
         layers = [producer for group in part for producer in group.producers]
-        images = config.observe.images or None
+        images = config.observe.images_for(classes) or None
         seen: dict[str, Any] = {"config": config.observe, "device": device, "max_images": images}
         moments = observe(model, calibration, layers, classes=classes, **seen)
         histograms = observe_histograms(model, calibration, layers, moments, **seen)

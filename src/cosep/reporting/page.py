@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cosep.records import GroupPlan, Selection
+from cosep.records import GroupPlan, Latency, Outcome, RecoveryRecord, Selection, known
 from cosep.reporting.evidence import Evidence
 from cosep.reporting.html import assembled, packed
-from cosep.reporting.run import RunRecord
-from cosep.reporting.words import change, count, duration, finite, percent, points, reason_in_words, size
+from cosep.reporting.records import Report
+from cosep.reporting.run import RunRecord, short_name
+from cosep.reporting.words import change, count, duration, percent, points, reason_in_words, size, warnings_in_words
 
 SCRIPTS = ("charts.js", "run.js")
 MATRIX_ENTRIES = 1_800_000  # bytes of all the profile matrices together: the page stays below 6 MB
@@ -33,8 +37,8 @@ def run_page(run: RunRecord) -> str:
     channels = sum(plan.width for _, plan, evidence in groups if evidence)
     columns = max(MATRIX_ENTRIES // max(channels, 1), LEAST_COLUMNS)
     data: dict[str, Any] = {"run": run_document(run)}
-    for index, (entry, plan, evidence) in enumerate(groups):
-        data[f"group-{index}"] = group_document(run, entry, plan, evidence, columns)
+    for index, (outcome, plan, evidence) in enumerate(groups):
+        data[f"group-{index}"] = group_document(run, outcome, plan, evidence, columns)
     return assembled(f"{run.title} · cosep report", data, SCRIPTS)
 
 
@@ -46,33 +50,69 @@ def run_document(run: RunRecord) -> dict[str, Any]:
         "title": run.title,
         "name": run.name,
         "summary": summary(run),
-        "headline": headline(report),
+        "headline": headline(report, run.share_of_training),
         "groups": [
             {
-                "name": entry["group"],
+                "name": outcome.group,
                 "width": plan.width,
                 "kept": len(plan.kept),
                 "reason": plan.reason,
-                "accuracy": finite(entry.get("accuracy")),
-                "macs": entry.get("macs"),
-                "parameters": entry.get("parameters"),
+                "accuracy": outcome.accuracy,
+                "macs": outcome.macs,
+                "parameters": outcome.parameters,
+                "trained": outcome.recovery is not None,
             }
-            for entry, plan, _ in run.groups()
+            for outcome, plan, _ in run.groups()
         ],
         "channels": [sum(plan.width for plan in plans), sum(len(plan.kept) for plan in plans)],
         "before": {
-            "macs": report["before"]["macs"],
-            "parameters": report["before"]["parameters"],
-            "accuracy": finite(report.get("holdout_accuracy", {}).get("before")),
+            "macs": report.before.macs,
+            "parameters": report.before.parameters,
+            "accuracy": report.holdout_accuracy.before,
         },
-        "not_pruned": [[skip["group"], skip["width"], skip["why"]] for skip in report.get("not_pruned", ())],
-        "limits": [*report.get("limits", ()), *(report.get("notes") or ())],
-        "recovery": recovery_document(report.get("recovery")),
-        "seconds": [[stage, seconds] for stage, seconds in report.get("seconds", {}).items()],
-        "settings": flat(report.get("settings", {})),
-        "about": [[key, str(value)] for key, value in run.about.items() if key not in ("class_names", "input")],
+        "not_pruned": [[skip.group, skip.width, skip.why] for skip in report.not_pruned],
+        "limits": [*(note for note in report.limits if "cannot be brought to" not in note), *report.notes],
+        "warnings": warnings_in_words(report),
+        "by_class": class_document(run),
+        "made": [] if report.made is None else [[name, value] for name, value in asdict(report.made).items()],
+        "next": next_steps(run),
+        "recovery": recovery_document(report.recovery),
+        "seconds": [[stage, seconds] for stage, seconds in report.seconds.items()],
+        "settings": flat(report.settings),
+        "about": [[key, placeless(value)] for key, value in run.about.items() if key not in ("class_names", "input")],
         "classes": [run.class_name(label) for label in range(_classes(run))],
     }
+
+
+def class_document(run: RunRecord) -> list[list[Any]]:
+    """Name, accuracy before and after of every class of the test data, those that lost most first."""
+    before, after = run.report.before.by_class, run.report.after.by_class
+    if before is None or after is None or len(before) != len(after):
+        return []
+    rows = [
+        [run.class_name(label), one, other]
+        for label, (one, other) in enumerate(zip(before, after, strict=True))
+        if one is not None and other is not None
+    ]
+    return sorted(rows, key=lambda row: row[2] - row[1])
+
+
+def next_steps(run: RunRecord) -> list[list[str]]:
+    """What to do with the network now: in words, and as a command or a line of Python."""
+    folder = shlex.quote(run.name)
+    steps = [["Load it in Python", f"model = cosep.load({run.name!r}, build)  # build: what makes the uncut network"]]
+    if run.about.get("model"):
+        steps += [
+            ["Time it on this machine", f"cosep bench {folder}"],
+            ["Write it for other runtimes", f"cosep export {folder} --onnx model.onnx"],
+        ]
+    return [*steps, ["Draw the figures of this run", f"cosep report {folder} --figures figures/"]]
+
+
+def placeless(value: object) -> str:
+    """A fact as text; of a path, only its last part: a page is made to be handed on."""
+    text = short_name(str(value))
+    return re.split(r"[/\\]", text.rstrip("/\\"))[-1] if re.search(r"[/\\]", text) else text
 
 
 def summary(run: RunRecord) -> str:
@@ -82,8 +122,8 @@ def summary(run: RunRecord) -> str:
     cut = sum(len(plan.kept) < plan.width for plan in plans)
     said = (
         f"{total - kept:,} of {total:,} prunable channels were removed, in {cut} of {len(plans)} groups. "
-        f"The network is left with {percent(report['change']['macs'])} of its multiply-accumulates and "
-        f"{percent(report['change']['parameters'])} of its parameters"
+        f"The network is left with {percent(report.change.macs or 0)} of its multiply-accumulates and "
+        f"{percent(report.change.parameters or 0)} of its parameters"
     )
     found = _accuracies(report)
     if found is None:
@@ -92,66 +132,51 @@ def summary(run: RunRecord) -> str:
     return f"{said}; {name} went from {percent(before, 2)} to {percent(after, 2)} ({points(after - before)})."
 
 
-def headline(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def headline(report: Report, of_training: float | None = None) -> list[dict[str, Any]]:
     """The tiles at the top: label, after, before, change, what is left (a share, for a bar) and small print."""
-    before, after, changed = report["before"], report["after"], report["change"]
+    before, after, left = report.before, report.after, report.change
     tiles: list[dict[str, Any]] = []
     found = _accuracies(report)
     if found:
         name, one, other = found
-        held = report.get("holdout_accuracy", {})
+        held = report.holdout_accuracy
         note = ""
-        if name == "test accuracy" and finite(held.get("before")) is not None and finite(held.get("after")) is not None:
-            note = f"held out: {percent(held['before'], 2)} before, {percent(held['after'], 2)} after"
+        if name == "test accuracy" and held.before is not None and held.after is not None:
+            note = f"held out: {percent(held.before, 2)} before, {percent(held.after, 2)} after"
         tiles.append(
             _tile(name[:1].upper() + name[1:], percent(other, 2), percent(one, 2), points(other - one), None, note)
         )
     else:
         tiles.append(_tile("Accuracy", "not measured", "", "", None, "no test or held-out data were given"))
-    for label, key, write, note in (
-        ("MACs", "macs", count, "multiply-accumulates for one input"),
-        ("Parameters", "parameters", count, ""),
-        ("File size", "bytes", size, "of all weights and buffers"),
+    for label, one_size, other_size, share, write, note in (
+        ("MACs", before.macs, after.macs, left.macs, count, "multiply-accumulates for one input"),
+        ("Parameters", before.parameters, after.parameters, left.parameters, count, ""),
+        ("File size", before.bytes, after.bytes, left.bytes, size, "of all weights and buffers"),
     ):
-        share = finite(changed.get(key))
         text = change(share) if share is not None else ""
-        tiles.append(_tile(label, write(after[key]), write(before[key]), text, share, note))
-    one_time, other_time = before.get("latency"), after.get("latency")
-    if one_time and other_time:
-        speedup = finite(changed.get("speedup"))
-        tiles.append(
-            _tile(
-                "Latency",
-                f"{other_time['median_ms']:.2f} ms",
-                f"{one_time['median_ms']:.2f} ms",
-                f"{speedup:.2f}× as fast" if speedup else "",
-                other_time["median_ms"] / one_time["median_ms"] if one_time["median_ms"] else None,
-                f"median of {other_time['repeats']}, 10th to 90th percentile {other_time['p10_ms']:.2f} to "
-                f"{other_time['p90_ms']:.2f} ms; batch {other_time['batch']}, {other_time['threads']} "
-                f"{'thread' if other_time['threads'] == 1 else 'threads'}, {other_time['device']}",
-            )
-        )
-    else:
-        tiles.append(_tile("Latency", "not measured", "", "", None, ""))
-    seconds = report.get("seconds", {})
+        tiles.append(_tile(label, write(other_size), write(one_size), text, share, note))
+    tiles.append(_latency_tile(before.latency, after.latency, left.speedup))
+    seconds = report.seconds
     if seconds:
         longest = max(seconds, key=lambda stage: seconds[stage])
         total = sum(seconds.values())
         share_text = f"longest stage: {longest}, {percent(seconds[longest] / total, 0)} of it" if total else ""
+        if of_training is not None:
+            share_text += f"; {percent(of_training)} of the time of the training"
         tiles.append(_tile("Time it took", duration(total), "", "", None, share_text))
     return tiles
 
 
 def group_document(
-    run: RunRecord, entry: Mapping[str, Any], plan: GroupPlan, evidence: Evidence | None, columns: int
+    run: RunRecord, outcome: Outcome, plan: GroupPlan, evidence: Evidence | None, columns: int
 ) -> dict[str, Any]:
     """What the page shows once a group is chosen."""
-    settings = run.report.get("settings", {})
+    settings = run.report.settings
     selection = plan.selection
     clusters = selection.clusters if selection else ()
     return {
-        "words": reason_in_words(plan, entry, settings),
-        "facts": facts(run, entry, plan),
+        "words": reason_in_words(plan, outcome, settings),
+        "facts": facts(run, outcome, plan),
         "kept": list(plan.kept),
         "curve": curve_document(selection, settings) if selection and selection.candidates else None,
         "clusters": list(clusters),
@@ -160,26 +185,23 @@ def group_document(
         "space": space_document(evidence) if evidence else None,
         "matrix": matrix_document(run, plan, evidence, columns) if evidence else None,
         "lost": lost_document(run, plan, evidence) if evidence else None,
-        "recovery": recovery_document(entry.get("recovery")),
+        "recovery": recovery_document(outcome.recovery),
     }
 
 
-def facts(run: RunRecord, entry: Mapping[str, Any], plan: GroupPlan) -> list[list[str]]:
+def facts(run: RunRecord, outcome: Outcome, plan: GroupPlan) -> list[list[str]]:
     """The group's figures, as label and text."""
-    before = run.report["before"]
+    before = run.report.before
     found = [["channels kept", f"{len(plan.kept)} of {plan.width} ({percent(len(plan.kept) / plan.width)})"]]
     found.append(["rule", plan.reason])
-    accuracy = finite(entry.get("accuracy"))
-    if accuracy is not None:
-        found.append(["held-out accuracy now", percent(accuracy, 2)])
-    if entry.get("macs") is not None:
-        found.append(["network's MACs now", f"{count(entry['macs'])} ({percent(entry['macs'] / before['macs'])})"])
-    if entry.get("parameters") is not None:
-        share = percent(entry["parameters"] / before["parameters"])
-        found.append(["network's parameters now", f"{count(entry['parameters'])} ({share})"])
-    twin = finite(entry.get("twin_difference"))
-    if twin is not None:
-        found.append(["cut against masked twin", f"outputs differ by at most {twin:.1g}"])
+    if outcome.accuracy is not None:
+        found.append(["held-out accuracy now", percent(outcome.accuracy, 2)])
+    found.append(["network's MACs now", f"{count(outcome.macs)} ({percent(outcome.macs / before.macs)})"])
+    share = percent(outcome.parameters / before.parameters)
+    found.append(["network's parameters now", f"{count(outcome.parameters)} ({share})"])
+    difference = known(outcome.masked_difference)
+    if difference is not None:
+        found.append(["cut against a masked copy", f"outputs differ by at most {difference:.1g}"])
     return found
 
 
@@ -272,15 +294,15 @@ def lost_document(run: RunRecord, plan: GroupPlan, evidence: Evidence) -> dict[s
     }
 
 
-def recovery_document(recovery: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def recovery_document(recovery: RecoveryRecord | None) -> dict[str, Any] | None:
     """The loss during a recovery."""
-    if not recovery:
+    if recovery is None:
         return None
     return {
-        "updates": recovery["updates"],
-        "outcome": recovery["outcome"],
-        "losses": [finite(loss) for loss in recovery["losses"]],
-        "accuracy": finite(recovery.get("accuracy")),
+        "updates": recovery.updates,
+        "outcome": recovery.outcome,
+        "losses": [known(loss) for loss in recovery.losses],
+        "accuracy": recovery.accuracy,
     }
 
 
@@ -299,17 +321,30 @@ def _tile(label: str, after: str, before: str, changed: str, share: float | None
     return {"label": label, "after": after, "before": before, "change": changed, "share": share, "note": note}
 
 
-def _accuracies(report: Mapping[str, Any]) -> tuple[str, float, float] | None:
+def _latency_tile(before: Latency | None, after: Latency | None, speedup: float | None) -> dict[str, Any]:
+    if before is None or after is None:
+        return _tile("Latency", "not measured", "", "", None, "")
+    threads = f"{after.threads} {'thread' if after.threads == 1 else 'threads'}"
+    ratio = f" ({after.speedup_p10:.2f} to {after.speedup_p90:.2f})"
+    return _tile(
+        "Latency",
+        f"{after.median_ms:.2f} ms",
+        f"{before.median_ms:.2f} ms",
+        f"{speedup:.2f}× as fast{ratio}" if speedup is not None else "",
+        None if speedup is None else 1 / speedup,
+        f"median of {after.repeats} rounds in turn; 10th to 90th percentile {before.p10_ms:.2f} to "
+        f"{before.p90_ms:.2f} ms before, {after.p10_ms:.2f} to {after.p90_ms:.2f} ms after; batch {after.batch}, "
+        f"{threads}, {after.device}",
+    )
+
+
+def _accuracies(report: Report) -> tuple[str, float, float] | None:
     """The accuracy to show: on the test set, else on held-out data."""
-    for name, one, other in (
-        ("test accuracy", report["before"].get("accuracy"), report["after"].get("accuracy")),
-        (
-            "held-out accuracy",
-            report.get("holdout_accuracy", {}).get("before"),
-            report.get("holdout_accuracy", {}).get("after"),
-        ),
+    held = report.holdout_accuracy
+    for name, before, after in (
+        ("test accuracy", report.before.accuracy, report.after.accuracy),
+        ("held-out accuracy", held.before, held.after),
     ):
-        before, after = finite(one), finite(other)
         if before is not None and after is not None:
             return name, before, after
     return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cosep.records import GroupPlan, Plan, Selection
+from cosep.records import GroupPlan, Outcome, Plan, Selection
 from cosep.reporting.evidence import Evidence
-from cosep.storage.schemas import COUNT, FINITE, NUMBER, POSITIVE, SCALAR, Each, Maybe, Where, misfit
+from cosep.reporting.records import Report
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +19,7 @@ class RunRecord:
 
     name: str  # of its folder
     plan: Plan
-    report: Mapping[str, Any]
+    report: Report
     about: Mapping[str, Any] = field(default_factory=dict)
     evidence: Mapping[int, Evidence] = field(default_factory=dict)  # by the group's place in the plan
 
@@ -28,17 +29,24 @@ class RunRecord:
         model, data = (short_name(str(self.about.get(key) or "")) for key in ("model", "data"))
         return f"{model} on {data}" if model and data else model or self.name
 
+    @property
+    def share_of_training(self) -> float | None:
+        """The time of the run as a share of the time that training the uncut network took; None if that is unknown."""
+        training = self.about.get("training_seconds")
+        seconds = sum(self.report.get("seconds", {}).values())
+        known = isinstance(training, int | float) and 0 < training < math.inf
+        return seconds / training if known and seconds else None
+
     def class_name(self, label: int) -> str:
         """The data set's word for a class, or its number."""
         names = self.about.get("class_names") or ()
         return str(names[label]) if label < len(names) else f"class {label}"
 
-    def groups(self) -> list[tuple[Mapping[str, Any], GroupPlan, Evidence | None]]:
-        """Entry of the report, plan and evidence of every group, in the order of execution."""
-        entries = self.report.get("groups", ())
+    def groups(self) -> list[tuple[Outcome, GroupPlan, Evidence | None]]:
+        """Outcome, plan and evidence of every group, in the order of execution."""
         return [
-            (entry, GroupPlan(plan.group, selection=_fitting(plan)), self.evidence.get(index))
-            for index, (entry, plan) in enumerate(zip(entries, self.plan.groups, strict=True))
+            (outcome, GroupPlan(plan.group, selection=_fitting(plan)), self.evidence.get(index))
+            for index, (outcome, plan) in enumerate(zip(self.report.groups, self.plan.groups, strict=True))
         ]
 
 
@@ -53,68 +61,9 @@ def _fitting(plan: GroupPlan) -> Selection:
     return chosen
 
 
-_LATENCY = {
-    **dict.fromkeys(("median_ms", "p10_ms", "p90_ms"), POSITIVE),
-    **dict.fromkeys(("batch", "threads", "repeats"), COUNT),
-    "device": str,
-}
-_RECOVERY = {"updates": COUNT, "outcome": str, "losses": [float], "accuracy": Maybe(NUMBER)}
-_REPORT = {
-    "settings": Where(
-        {"select": {"degree": int, "representative": str}, "profile": {"max_classes": int}, "seed": int},
-        lambda settings: all(
-            not misfit(value, SCALAR, "") or not misfit(value, Each(SCALAR), "") for value in settings.values()
-        ),
-        "settings, by stage",
-    ),
-    "before": {
-        **dict.fromkeys(("macs", "parameters", "bytes"), POSITIVE),
-        "accuracy": Maybe(NUMBER),
-        "latency": Maybe(_LATENCY),
-    },
-    "after": {
-        **dict.fromkeys(("macs", "parameters", "bytes"), FINITE),
-        "accuracy": Maybe(NUMBER),
-        "latency": Maybe(_LATENCY),
-    },
-    "change": {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), "speedup": Maybe(NUMBER)},
-    "holdout_accuracy": {"before": Maybe(NUMBER), "after": Maybe(NUMBER)},
-    "groups": [
-        {
-            "group": str,
-            "width": COUNT,
-            "kept": COUNT,
-            "reason": str,
-            "notes": [str],
-            "twin_difference": Maybe(float),
-            "compensation": [
-                {
-                    "consumer": str,
-                    "applied": bool,
-                    "reason": str,
-                    "error_before": Maybe(float),
-                    "error_after": Maybe(float),
-                }
-            ],
-            "accuracy": Maybe(NUMBER),
-            "macs": FINITE,
-            "parameters": FINITE,
-            "recovery": Maybe(_RECOVERY),
-        }
-    ],
-    "not_pruned": [{"group": str, "width": COUNT, "why": str}],
-    "recovery": Maybe(_RECOVERY),
-    "limits": [str],
-    "notes": Maybe([str]),
-    "seconds": Each(FINITE),
-}
-
-
-def check_report(report: Any, plan: Plan) -> str:
-    """What keeps a report.json from being shown beside its plan, in words; "" if nothing does."""
-    if found := misfit(report, _REPORT, "the report"):
-        return found
-    named, planned = [entry["group"] for entry in report["groups"]], [group.group for group in plan.groups]
+def check_groups(report: Report, plan: Plan) -> str:
+    """What keeps a report from being shown beside a plan, in words; "" if nothing does."""
+    named, planned = [outcome.group for outcome in report.groups], [group.group for group in plan.groups]
     return "" if named == planned else "the report is of other groups than the plan"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cosep.records import GroupPlan
+from cosep.records import GroupPlan, Outcome, Selection
+
+if TYPE_CHECKING:
+    from cosep.reporting.records import Report
 
 WHOLE = {
     "no knee": "The fitted curve has no knee: no width stands out, so the group was kept whole.",
@@ -24,7 +26,7 @@ STAYS = {
 }
 
 
-def reason_in_words(plan: GroupPlan, entry: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, Any]) -> list[str]:
     """Sentences that say which rule chose the width of a group and what was done about it."""
     chosen, kept, width = plan.selection, len(plan.kept), plan.width
     said: list[str] = []
@@ -34,10 +36,7 @@ def reason_in_words(plan: GroupPlan, entry: Mapping[str, Any], settings: Mapping
     if whole:
         said.append(whole)
     elif plan.reason == "knee" and chosen and chosen.k is not None:
-        said.append(
-            f"The knee of the fitted silhouette curve is at k = {chosen.k}: up to there each further cluster makes the "
-            f"channels' profiles clearly better separated, beyond it hardly."
-        )
+        said.append(f"The knee of the fitted silhouette curve is at k = {chosen.k}{_slopes(chosen)}.")
         said.append(f"Of each of the {chosen.k} clusters one channel stays, {stays}.")
         if select.get("degree") == 2 and _rises(chosen.fit):
             said.append(
@@ -48,34 +47,55 @@ def reason_in_words(plan: GroupPlan, entry: Mapping[str, Any], settings: Mapping
         said.append(f"The width was given, by a limit or by the caller. Of each cluster one channel stays, {stays}.")
     else:
         said.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}.")
-    notes = list(entry.get("notes", ())) or list(chosen.notes if chosen else ())
+    notes = list(outcome.notes) or list(chosen.notes if chosen else ())
     said += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     if chosen and len(chosen.kept) != kept and kept == width:
         said.append(f"The curve and the clusters below led to {len(chosen.kept)} channels, which were not kept to.")
-    for repair in entry.get("compensation", ()):
-        said.append(_repair_in_words(repair))
     return said
+
+
+def _slopes(chosen: Selection) -> str:
+    """What a further cluster adds to the fitted curve before and beyond its knee: the reader sees the same curve."""
+    if chosen.k not in chosen.candidates or len(chosen.fit) != len(chosen.candidates):
+        return ""
+    place, last = chosen.candidates.index(chosen.k), len(chosen.fit) - 1
+    if not 0 < place < last:
+        return ""
+    slopes = [
+        (chosen.fit[b] - chosen.fit[a]) / max(chosen.candidates[b] - chosen.candidates[a], 1)
+        for a, b in ((0, place), (place, last))
+    ]
+    return f": a further cluster adds {slopes[0]:+.2g} to it on average up to there, {slopes[1]:+.2g} beyond"
 
 
 def _rises(fit: tuple[float, ...]) -> bool:
     return len(fit) > 1 and all(b >= a for a, b in pairwise(fit))
 
 
-def _repair_in_words(repair: Mapping[str, Any]) -> str:
-    before, after = (finite(repair.get(key)) for key in ("error_before", "error_after"))
-    if not repair.get("applied") or before is None or after is None:
-        return f"The weights of {repair['consumer']} were only cut: {repair['reason']}."
-    return (
-        f"The weights of {repair['consumer']} were solved again for the channels that stay: the error of its output on "
-        f"images set aside fell from {percent(before)} to {percent(after)} of its variance."
-    )
+LARGE_DROP = 0.05  # of the accuracy, as a share of all samples
 
 
-def finite(value: Any) -> float | None:
-    """A number, or None for anything that is none."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+def warnings_in_words(report: Report) -> list[str]:
+    """What a reader must not overlook: a limit missed, training that lost or stopped, a large drop, a failed check."""
+    said = [f"{note[:1].upper()}{note[1:]}." for note in report.limits if "cannot be brought to" in note]
+    final, last = report.recovery, report.groups[-1].accuracy if report.groups else None
+    if final and final.accuracy is not None and last is not None and final.accuracy < last:
+        said.append(
+            f"The recovery made the network worse: held-out accuracy fell from {percent(last, 2)} to "
+            f"{percent(final.accuracy, 2)} in {final.updates:,} updates."
+        )
+    said += [f"A recovery {r.outcome}." for r in report.recoveries if r.outcome.startswith("stopped")]
+    held = report.holdout_accuracy
+    for name, before, after in (
+        ("Test", report.before.accuracy, report.after.accuracy),
+        ("Held-out", held.before, held.after),
+    ):
+        if before is not None and after is not None and after - before <= -LARGE_DROP:
+            said.append(f"{name} accuracy fell by {100 * (before - after):.1f} points, to {percent(after, 2)}.")
+    failed = [outcome.group for outcome in report.groups if "did not equal its masked copy" in outcome.reason]
+    if failed:
+        said.append(f"Kept whole, as the cut did not pass the check against a masked copy: {', '.join(failed)}.")
+    return said
 
 
 def percent(share: float, digits: int = 1) -> str:

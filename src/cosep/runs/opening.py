@@ -101,6 +101,7 @@ class Opening:
         example = self.fabric.to_device(example)[:1]
         original, format_note = in_fast_format(original, example) if config.device.channels_last else (original, "")
         classes = classes_of(original, example)
+        config = replace_settings(config, {"observe": {"images": config.observe.images_for(classes)}})
         check_data(original, example, classes, request.loaders)
         means = budget(request.calibration if request.train is None else request.train, config)
         every = find_groups(original, example)

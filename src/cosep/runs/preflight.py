@@ -17,7 +17,7 @@ from cosep.models.acceptance import check_structure, check_values, unwrapped, wa
 from cosep.models.modes import evaluating, logits_of
 from cosep.models.passes import one_path
 from cosep.records import Group
-from cosep.recovery import batch_count, check_trainable, updates_per_group
+from cosep.recovery import batch_count, check_trainable, fixed_part, updates_per_group
 from cosep.runs.state import Batches
 
 
@@ -99,10 +99,8 @@ def budget(train: Batches, config: PruneConfig) -> Budget:
     in_all = None if epochs is None else max(1, round(epochs * batches))
     if not config.recover.fixed_share:
         return Budget(train, batches, updates, in_all)
-    if hasattr(train, "share"):  # our own loaders: the same images in every pass, in a new order
-        train = train.share(config.recover.share, seed=config.seed)
-        return Budget(train, batch_count(train), updates, in_all)
-    return Budget(train, int(config.recover.share * batches), updates, in_all)
+    part = fixed_part(train, config.recover.share, seed=config.seed)
+    return Budget(part, batch_count(part), updates, in_all)
 
 
 def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
 from cosep.measurement import accuracy
+from cosep.records import RecoveryRecord
 from cosep.recovery import Progress, recover
 from cosep.runs.fabric import same_weights_everywhere
 from cosep.runs.preflight import blocks_around
@@ -25,19 +25,19 @@ def recovered(job: Job, state: State, progress: Progress | None) -> State:
         updates = job.updates_in_all if final else max(1, round(job.updates_in_all / len(job.groups)))
     group = "" if final else state.plans[-1].group
     with job.stage("recover", group):
-        entry = _trained(job, state, updates, progress)
+        record = _trained(job, state, updates, progress)
     same_weights_everywhere(state.model, job.fabric)  # BatchNorm's buffers follow each process's own batches
     if final:
-        return replace(state, waiting=False, final={**entry, "accuracy": held_out_accuracy(job, state.model)})
-    entries = (*state.entries[:-1], {**state.entries[-1], "recovery": entry})
-    return replace(state, entries=entries, waiting=False)
+        return replace(state, waiting=False, final=replace(record, accuracy=held_out_accuracy(job, state.model)))
+    outcomes = (*state.outcomes[:-1], replace(state.outcomes[-1], recovery=record))
+    return replace(state, outcomes=outcomes, waiting=False)
 
 
-def _trained(job: Job, state: State, updates: int, progress: Progress | None) -> dict[str, Any]:
-    """Train in place, and the entry of the report."""
+def _trained(job: Job, state: State, updates: int, progress: Progress | None) -> RecoveryRecord:
+    """Train in place, and what became of it."""
     if job.recovery:
         job.recovery(state.model, updates)
-        return {"updates": updates, "outcome": "the caller's own recovery", "losses": []}
+        return RecoveryRecord(updates, "the caller's own recovery", ())
     done = recover(
         state.model,
         job.train,
@@ -46,14 +46,14 @@ def _trained(job: Job, state: State, updates: int, progress: Progress | None) ->
         fabric=job.fabric,
         batches_a_pass=job.batches_a_pass,
         seed=job.config.seed,
-        first_batch=sum(entry["recovery"]["updates"] for entry in state.entries if "recovery" in entry),
+        first_batch=sum(outcome.recovery.updates for outcome in state.outcomes if outcome.recovery),
         teacher=job.original if job.config.recover.distill or job.config.recover.features else None,
         blocks=blocks_around(job.groups),
         progress=progress,
         checkpoint=_storing(job, state),
         on_update=_telling(job, progress.losses if progress else ()),
     )
-    return {"updates": done.updates, "outcome": done.outcome, "losses": _thinned(done.losses)}
+    return RecoveryRecord(done.updates, done.outcome, _thinned(done.losses))
 
 
 def keep(job: Job, state: State, progress: Progress | None = None) -> None:
@@ -103,7 +103,8 @@ def _telling(job: Job, earlier: tuple[float, ...]) -> Callable[[int, int, float]
     return on_update
 
 
-def _thinned(values: tuple[float, ...], most: int = 200) -> list[float]:
+def _thinned(values: tuple[float, ...], most: int = 200) -> tuple[float, ...]:
     """The curve in at most so many points, each the mean of as many values."""
     size = -(-len(values) // most) or 1
-    return [round(sum(part) / len(part), 6) for i in range(0, len(values), size) if (part := values[i : i + size])]
+    parts = [values[i : i + size] for i in range(0, len(values), size)]
+    return tuple(round(sum(part) / len(part), 6) for part in parts)

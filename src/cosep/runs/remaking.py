@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from cosep.config import RebuildConfig
 from cosep.models.modes import evaluating, logits_of
 from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
-from cosep.records import Group, Layout
+from cosep.records import Group, Layout, RebuildRecord, known
 from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
 from cosep.runs.planning import candidates_of_original, finished_selections, target_for_share, widths_of
 from cosep.runs.search import with_tried
@@ -27,12 +25,12 @@ SEARCH_IMAGES = 1000  # calibration images behind each rebuild of a search, and 
 def rebuilt(job: Job, state: State, groups: tuple[Group, ...]) -> State:
     """The network after the cut of these groups, with weights and statistics made anew in closed form."""
     config, name = job.config.rebuild, groups[0].name if len(groups) == 1 else ""
-    if config.weights:
+    if config.solve:
         only = None if job.config.order == "together" else {piece.module for g in groups for piece in g.slices}
         with job.stage("rebuild", name):
             made = _rebuilt(job, state.model, state.layout, config, only)
-        state = replace(state, model=made.model, rebuild=_document(made, state.rebuild))
-    elif config.batchnorm:
+        state = replace(state, model=made.model, rebuild=_recorded(made, state.rebuild))
+    elif config.reestimate_batchnorm:
         with job.stage("batchnorm", name):
             reestimate_batchnorm(state.model, calibration_pass(job, config.images))
     same_weights_everywhere(state.model, job.fabric)
@@ -50,16 +48,15 @@ def _rebuilt(
     )
 
 
-def _document(made: Rebuilt, before: Any) -> dict[str, Any]:
+def _recorded(made: Rebuilt, before: RebuildRecord | None) -> RebuildRecord:
     """What the report says of the rebuild; one by one, the layers of all groups so far."""
-    layers = [*before.get("layers", ()), *(_plain(asdict(each)) for each in made.layers)]
-    found = {"divergence": made.divergence, "divergence_cut": made.divergence_cut}
-    return {**_plain(found), "layers": layers, "notes": [*before.get("notes", ()), *made.notes]}
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Numbers that JSON knows: what was not measured is None."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+    earlier = before or RebuildRecord()
+    return RebuildRecord(
+        (*earlier.layers, *made.layers),
+        known(made.divergence),
+        known(made.divergence_cut),
+        (*earlier.notes, *(note for note in made.notes if note not in earlier.notes)),
+    )
 
 
 def tried(job: Job, state: State, share: float) -> State:
@@ -71,11 +68,11 @@ def tried(job: Job, state: State, share: float) -> State:
         if selection.removed:
             layout = {**layout, **layout_of(job.original, group, selection.kept, layout)}
     model = apply_layout(job.original, layout)
-    if layout and job.config.rebuild.weights:
+    if layout and job.config.rebuild.solve:
         few = replace(job.config.rebuild, images=min(job.config.rebuild.images or SEARCH_IMAGES, SEARCH_IMAGES))
         with job.stage("search"):
             model = _rebuilt(job, model, layout, few).model
-    elif layout and job.config.rebuild.batchnorm:
+    elif layout and job.config.rebuild.reestimate_batchnorm:
         with job.stage("search"):
             reestimate_batchnorm(model, calibration_pass(job, SEARCH_IMAGES))
     same_weights_everywhere(model, job.fabric)

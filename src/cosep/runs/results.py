@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from cosep.config import settings
-from cosep.measurement import accuracy, compare, latency, measure
-from cosep.measurement.measurement import Measurement
+from cosep.measurement import latency, made_now, measure, score
 from cosep.models.modes import laid_out_like
-from cosep.records import Cost, Group, Plan, Selection
+from cosep.records import Cost, Group, Measurement, Outcome, Plan, Selection
 from cosep.reporting.folders import draw_page
+from cosep.reporting.records import HeldOut, NotPruned, Report
 from cosep.runs.folder import Run, weights_digest
 from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
@@ -24,8 +23,6 @@ from cosep.storage.artifacts import is_saved, load, read_documents, save
 from cosep.storage.folder import settle
 from cosep.surgery import MaskedCheck, fingerprint
 
-REPORT_FORMAT = 1
-
 
 @dataclass(frozen=True, eq=False)
 class PruneResult:
@@ -33,7 +30,7 @@ class PruneResult:
 
     model: nn.Module
     plan: Plan
-    report: dict[str, Any]
+    report: Report
 
     def save(self, folder: str | Path, *, evaluate: Batches | None = None) -> Path:
         """Write the network, the plan and the report; `cosep.load` reads them back.
@@ -44,40 +41,36 @@ class PruneResult:
         return save(folder, self.model, self.plan, present_report(self.model, self.report, evaluate))
 
 
-def entry_of(group: Group, selection: Selection, check: MaskedCheck | None) -> dict[str, Any]:
-    """A group's entry in the report, before its figures are measured."""
-    return {
-        "group": group.name,
-        "width": group.width,
-        "kept": len(selection.kept),
-        "reason": selection.reason,
-        "notes": list(selection.notes),
-        "twin_difference": check.max_difference if check else None,
-    }
+def outcome_of(group: Group, selection: Selection, check: MaskedCheck | None) -> Outcome:
+    """What became of a group, before the network's figures are measured."""
+    return Outcome(
+        group=group.name,
+        width=group.width,
+        kept=len(selection.kept),
+        reason=selection.reason,
+        notes=selection.notes,
+        masked_difference=check.max_difference if check else None,
+    )
 
 
-def report_of(job: Job, state: State, before: Measurement, after: Measurement) -> dict[str, Any]:
+def report_of(job: Job, state: State, before: Measurement, after: Measurement) -> Report:
     """The report of a finished run."""
-    return {
-        "format": REPORT_FORMAT,
-        "settings": settings(job.config),
-        "before": before.to_document(),
-        "after": after.to_document(),
-        "change": compare(before, after).to_document(),
-        "holdout_accuracy": {
-            "before": job.before["holdout_accuracy"],
-            "after": held_out_accuracy(job, state.model),
-        },
-        "groups": list(state.entries),
-        "not_pruned": [{"group": g.name, "width": g.width, "why": g.why_not} for g in job.skipped],
-        "recovery": state.final,
-        "limits": list(state.limit_notes),
-        "damage": dict(state.damage),
-        "tried": [asdict(each) for each in state.tried],
-        "rebuild": dict(state.rebuild),
-        "notes": list(job.notes),
-        "seconds": {stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
-    }
+    return Report(
+        settings=settings(job.config),
+        before=before,
+        after=after,
+        holdout_accuracy=HeldOut(job.before["holdout_accuracy"], held_out_accuracy(job, state.model)),
+        groups=state.outcomes,
+        not_pruned=tuple(NotPruned(g.name, g.width, g.why_not) for g in job.skipped),
+        recovery=state.final,
+        limits=state.limit_notes,
+        seconds={stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
+        made=made_now(job.fabric.device),
+        notes=job.notes,
+        rebuild=state.rebuild,
+        damage=dict(state.damage or job.memory.get("damage", {})),
+        tried=state.tried,
+    )
 
 
 def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | None) -> PruneResult:
@@ -85,10 +78,11 @@ def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | N
     known = {key: value for key, value in job.before.items() if key != "holdout_accuracy"}
     with job.stage("measure"):
         if evaluate is not None:
-            known["accuracy"] = accuracy(job.original, evaluate)
+            scored = score(job.original, evaluate)
+            known |= {"accuracy": scored.accuracy, "by_class": scored.by_class}
         after = measure(state.model, job.example, evaluate)
         times = latency({"before": job.original, "after": state.model}, job.example, repeats=LATENCY_REPEATS)
-    before = Measurement.from_document({**known, "latency": asdict(times["before"])})
+    before = replace(Measurement.from_document(known), latency=times["before"])
     after = replace(after, latency=times["after"])
     report = report_of(job, state, before, after)
     plan = Plan(
@@ -100,12 +94,12 @@ def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | N
         notes=state.limit_notes,
     )
     pruned = laid_out_like(state.model.to(next(model.parameters()).device), model)
-    report["weights_sha256"] = weights_digest(pruned)
+    report = replace(report, weights_sha256=weights_digest(pruned))
     result = PruneResult(pruned, plan, report)
     if job.run:
         # Logged before, so that the manifest can vouch for the log; if saving fails, the next start takes it back.
         # Overwriting, for a run that was killed while it saved may have left a part of the same artifact.
-        job.run.log("finished", seconds=report["seconds"])
+        job.run.log("finished", seconds=dict(report.seconds))
         save(job.run.folder, result.model, plan, report, beside=job.run.seals(), overwrite=True)
         tidied(job.run)
     job.fabric.barrier()
@@ -119,7 +113,8 @@ def result_there(opening: Opening) -> PruneResult | None:
         return None
     run = opening.request.run
     assert run is not None
-    plan, report = read_documents(run)
+    plan, document = read_documents(run)
+    report = Report.from_document(document, f"{run}/report.json")
     result = PruneResult(load(run, opening.model), plan, report)
     opening.fabric.barrier()  # tidying moves files, so every process must have read them
     if folder:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cosep.runs.state import Job, State, Tried
+from cosep.records import Tried
+from cosep.runs.state import Job, State
 
 # Points that may be lost before training: training gives most of them back (see docs/results.md for the measurement).
 TOLERANCE = 3.0

@@ -15,7 +15,17 @@ from cosep.config import PruneConfig
 from cosep.criteria import Criterion
 from cosep.data.batches import pair_of
 from cosep.errors import RunError
-from cosep.records import Group, GroupPlan, Layout, Plan, Selection
+from cosep.records import (
+    Group,
+    GroupPlan,
+    Layout,
+    Outcome,
+    Plan,
+    RebuildRecord,
+    RecoveryRecord,
+    Selection,
+    Tried,
+)
 from cosep.recovery import Progress
 from cosep.runs.folder import Checkpoint, Run
 from cosep.selection.rules import WidthRule
@@ -38,7 +48,7 @@ class Callbacks:
     # the groups to prune, how many an interrupted run has behind it, and the unpruned network's figures
     on_start: Callable[[tuple[Group, ...], int, dict[str, Any]], None] | None = None
     on_stage: Callable[[str, str], None] | None = None  # a group ("" for the whole network) and what begins for it
-    on_group: Callable[[dict[str, Any]], None] | None = None  # a finished group's entry of the report
+    on_group: Callable[[Outcome], None] | None = None  # what became of a group
     on_update: Callable[[int, int, float], None] | None = None  # updates done, of how many, the loss
     on_epoch: Callable[[int, float], None] | None = None  # passes over the training data done, the last one's mean loss
 
@@ -109,14 +119,6 @@ class Job:
             yield
 
 
-@dataclass(frozen=True)
-class Tried:
-    """One size of the network: the share of its MACs, and the points of accuracy lost before any training."""
-
-    share: float
-    drop: float
-
-
 @dataclass(frozen=True, eq=False)
 class State:
     """The network so far and everything decided; `waiting` while the last cut (or the end) still needs its recovery."""
@@ -124,16 +126,16 @@ class State:
     model: nn.Module
     layout: Layout = field(default_factory=dict)
     plans: tuple[GroupPlan, ...] = ()
-    entries: tuple[dict[str, Any], ...] = ()  # of the report, one a group
+    outcomes: tuple[Outcome, ...] = ()  # one a group
     waiting: bool = False
-    final: dict[str, Any] | None = None  # the final recovery's entry
+    final: RecoveryRecord | None = None  # the recovery at the end
     previous: State | None = None  # to go back to, while a limit may still refuse the last cut
     ahead: Mapping[str, int] = field(default_factory=dict)  # widths decided before the first cut, where all were
     reasons: Mapping[str, str] = field(default_factory=dict)  # of these widths
     limit_notes: tuple[str, ...] = ()  # how the limits fare
     damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone at half its width, where measured
     tried: tuple[Tried, ...] = ()  # the sizes that a search for the right amount has behind it
-    rebuild: Mapping[str, Any] = field(default_factory=dict)  # what became of the layers, for the report
+    rebuild: RebuildRecord | None = None
 
 
 def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> Checkpoint:
@@ -146,7 +148,7 @@ def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> C
         "limit_notes": list(state.limit_notes),
         "damage": dict(state.damage),
         "tried": [asdict(each) for each in state.tried],
-        "rebuild": dict(state.rebuild),
+        "rebuild": state.rebuild.to_document() if state.rebuild else None,
         "seconds": dict(job.clock.seconds),
     }
     if progress:
@@ -168,7 +170,7 @@ def from_checkpoint(checkpoint: Checkpoint, original: nn.Module) -> tuple[State,
             limit_notes=tuple(checkpoint.document["limit_notes"]),
             damage=checkpoint.document["damage"],
             tried=tuple(Tried(**each) for each in checkpoint.document["tried"]),
-            rebuild=checkpoint.document["rebuild"],
+            rebuild=RebuildRecord.from_document(stored) if (stored := checkpoint.document["rebuild"]) else None,
         )
         progress = None
         if "progress" in checkpoint.document:
@@ -192,7 +194,7 @@ _DOCUMENT = {
     "limit_notes": [str],
     "damage": Each(FINITE),
     "tried": [{"share": FINITE, "drop": FINITE}],
-    "rebuild": {},
+    "rebuild": Maybe({"layers": [{}], "notes": [str]}),
     "seconds": Each(FINITE),
     "progress": Maybe(_RECOVERING),
 }
@@ -202,9 +204,9 @@ def _packed(state: State, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any
     tensors = {f"{prefix}model/{name}": tensor for name, tensor in state.model.state_dict().items()}
     document: dict[str, Any] = {
         "plan": plan_to_document(Plan(state.plans, state.layout)),
-        "entries": list(state.entries),
+        "entries": [outcome.to_document() for outcome in state.outcomes],
         "waiting": state.waiting,
-        "final": state.final,
+        "final": state.final.to_document() if state.final else None,
     }
     if state.previous:
         more, document["previous"] = _packed(state.previous, f"{prefix}previous/")
@@ -222,9 +224,9 @@ def _unpacked(tensors: Mapping[str, Tensor], document: Mapping[str, Any], origin
         model,
         plan.layout,
         plan.groups,
-        tuple(document["entries"]),
+        tuple(Outcome.from_document(entry) for entry in document["entries"]),
         document["waiting"],
-        document["final"],
+        RecoveryRecord.from_document(document["final"]) if document["final"] else None,
         _unpacked(tensors, previous, original, f"{prefix}previous/") if previous else None,
     )
 

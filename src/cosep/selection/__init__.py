@@ -7,6 +7,7 @@ from cosep.selection.knee import Knee, check_degree, find_knee, fit_curve
 from cosep.selection.representatives import representatives
 from cosep.selection.selection import select
 from cosep.selection.silhouette import mean_simplified_silhouette
+from cosep.selection.stability import instability
 from cosep.selection.sweep import Sweep
 from cosep.selection.widths import balance, round_up, with_width
 
@@ -26,6 +27,7 @@ __all__ = [
     "finished_width",
     "fit_curve",
     "fixed",
+    "instability",
     "mean_simplified_silhouette",
     "ranked",
     "representatives",

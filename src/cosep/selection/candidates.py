@@ -27,6 +27,7 @@ class Candidates:
     losses: tuple[float, ...] = ()  # what the choice of each k loses, where the criterion knows it
     preferred: int | None = None  # the width that the criterion itself asks for, where it does
     why_whole: str = ""  # why there is no curve, in words
+    notes: tuple[str, ...] = ()  # what the report says of the data behind them, whatever the width
     evidence: Any = None  # what the report shows beyond the selection
 
     def at(self, k: int) -> Selection:

@@ -60,9 +60,12 @@ def fit_curve(
 
 
 def find_knee(x: Sequence[float], y: Sequence[float], sensitivity: float = 1.0) -> Knee:
-    """Kneedle on a concave, increasing curve with ascending x; of equally good points the first.
+    """Kneedle on a concave, increasing curve with ascending x: of all its knees the highest above the chord.
 
-    The first point is never a knee: Kneedle ends there when a curve has no bend of the kind that is looked for.
+    Kneedle reads from the left and stops at its first knee, also where that is the first point itself because the
+    second one happens to lie a little below the chord. The whole curve is known here, so all of its knees are asked for
+    and the clearest counts, of equals the first. The first point is never a knee: it is the highest where the curve is
+    convex or falls, and so has no bend of the kind that is looked for.
     """
     from kneed import KneeLocator
 
@@ -71,15 +74,17 @@ def find_knee(x: Sequence[float], y: Sequence[float], sensitivity: float = 1.0) 
         return Knee(None, "flat curve")  # kneed would divide by the range
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kneed warns where it finds nothing; we say it in the reason
-        found = KneeLocator(xs, ys, S=sensitivity, curve="concave", direction="increasing").knee
-    if found is None:
+        # `online` makes it go on behind the first knee; each one passed the threshold of the sensitivity.
+        found = KneeLocator(xs, ys, S=sensitivity, curve="concave", direction="increasing", online=True).all_knees
+    if not found:
         return Knee(None, "no knee")
     difference = _unit(ys) - _unit(xs)  # what Kneedle maximises
-    position = int(np.flatnonzero(xs == found)[0])
+    positions = np.sort(np.searchsorted(xs, np.asarray(found, dtype=float)))
+    position = int(positions[difference[positions].argmax()])
     # A parabola over an even number of candidates has two equal points in the middle, and rounding would choose.
     while position > 0 and difference[position - 1] >= difference[position] - _ROUNDING:
         position -= 1
-    if position == 0:
+    if position == 0 or difference[position] <= _ROUNDING:  # a bump of a convex curve, still below the chord
         return Knee(None, "knee at the edge")
     return Knee(float(xs[position]), "knee")
 

@@ -33,6 +33,7 @@ class Sweep:
     curve: tuple[float, ...] = ()  # the silhouette at each k
     losses: tuple[float, ...] = ()  # the k-medoids loss at each k
     why_whole: str = ""  # why there is no curve, in words
+    notes: tuple[str, ...] = ()  # of what the distances are made of
 
     @property
     def channels(self) -> int:
@@ -78,13 +79,14 @@ class Sweep:
             counts=self.counts,
             losses=self.losses,
             why_whole=self.why_whole,
+            notes=self.notes,
             evidence=evidence,
         )
 
     @property
     def evidence(self) -> Selection:
         """The curve, without a choice."""
-        return Selection(self.channels, (), "", None, self.ks, self.curve, (), self.losses)
+        return Selection(self.channels, (), "", None, self.ks, self.curve, (), self.losses, notes=self.notes)
 
 
 def sweep(
@@ -103,7 +105,8 @@ def sweep(
     distances = as_distances(space)
     channels = len(distances)
     ranking_of(channels, weights=weights, scores=scores, config=config)  # refuse bad input before the work
-    empty = Sweep(distances, config, seed, weights, scores, mass_of(channels, weights, config))
+    notes = left_out(space.left_out) if isinstance(space, Space) else ()
+    empty = Sweep(distances, config, seed, weights, scores, mass_of(channels, weights, config), notes=notes)
     if channels < 4:
         return replace(empty, why_whole="too few channels")
     if channels - 2 < config.degree + 1:
@@ -132,3 +135,13 @@ def mass_of(channels: int, weights: Tensor | None, config: SelectConfig) -> Floa
     # Powers of large or small norms would leave the range of numbers; where all are 0 none counts more than another.
     largest = norms.max()
     return (norms / largest) ** config.mass if largest > 0 else None
+
+
+def left_out(classes: tuple[int, ...], shown: int = 10) -> tuple[str, ...]:
+    """The note of classes that have no part in the distances; none where all have."""
+    if not classes:
+        return ()
+    more = f" and {len(classes) - shown} more" if len(classes) > shown else ""
+    what = "class" if len(classes) == 1 else "classes"
+    named = ", ".join(map(str, classes[:shown])) + more
+    return (f"{len(classes)} {what} with fewer than 2 calibration images left out of the class pairs: {named}",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,15 @@ from cosep.storage.files import Seal
 from cosep.storage.folder import MANIFEST, READY, Artifact, check_beside, read_artifact, write_artifact
 from cosep.storage.tensors import load_weights
 
+
+@runtime_checkable
+class Documented(Protocol):
+    """A record with a form of plain values."""
+
+    def to_document(self) -> dict[str, Any]:
+        """The plain values."""
+
+
 SHOWN = 5  # differences that an error lists
 
 
@@ -24,12 +33,12 @@ def save(
     folder: str | os.PathLike[str],
     model: nn.Module,
     plan: Plan,
-    report: Mapping[str, Any] | None = None,
+    report: Documented | Mapping[str, Any] | None = None,
     *,
     beside: Mapping[str, Seal] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Keep a cut model, its plan and a report of plain values in a folder; all or nothing, no pickle.
+    """Keep a cut model, its plan and a report, `Report` or plain values, in a folder; all or nothing, no pickle.
 
     beside: the seals of other files in the folder, which `read_documents` will check too.
     """
@@ -39,7 +48,7 @@ def save(
         folder,
         weights=model.state_dict(),
         plan=plan_to_document(plan),
-        report=report or {},
+        report=report.to_document() if isinstance(report, Documented) else report or {},
         beside=beside,
         overwrite=overwrite,
     )

@@ -59,13 +59,13 @@ function drawRetention(space) {
 
 function course() {
   const steps = [{ name: "unpruned", accuracy: run.before.accuracy, macs: run.before.macs }, ...run.groups];
-  if (run.recovery) steps.push({ name: "after the final recovery", accuracy: run.recovery.accuracy, macs: run.groups.length ? run.groups[run.groups.length - 1].macs : null });
+  if (run.recovery) steps.push({ name: "recovery at the end", trained: true, accuracy: run.recovery.accuracy, macs: run.groups.length ? run.groups[run.groups.length - 1].macs : null });
   const known = steps.filter((step) => step.accuracy !== null);
   if (known.length < 2) return null;
   const xs = steps.map((_, i) => i), accuracy = steps.map((step) => step.accuracy);
   const lowest = steps.reduce((a, b) => (b.accuracy !== null && b.accuracy < a.accuracy ? b : a), known[0]);
   return figure({
-    title: "Held-out accuracy as the groups were cut, one after another",
+    title: "Held-out accuracy, group after group" + (run.recovery ? ", and after the recovery" : ""),
     text: `From ${percent(known[0].accuracy, 2)} to ${percent(known[known.length - 1].accuracy, 2)}` + (lowest === known[0] ? "." : `; lowest ${percent(lowest.accuracy, 2)} after ${named(clipped(lowest.name, 60))}.`),
     wide: true,
     draw: (width) => {
@@ -73,14 +73,27 @@ function course() {
       const x = scale(0, steps.length - 1, margin.left + 8, width - margin.right), [low, high] = padded(extent(accuracy), 0.1);
       const y = scale(low, Math.min(high, 1.002), height - margin.bottom, margin.top);
       const svg = s("svg", { width, height },
-        axes({ width, height, margin, x, y, xTicks: whole(ticks(0, steps.length - 1, Math.min(10, width / 60))), yTicks: ticks(low, Math.min(high, 1), 4), xName: "groups cut", yName: "accuracy", yText: (t) => percent(t, 1) }),
+        axes({ width, height, margin, x, y, xTicks: whole(ticks(0, run.groups.length, Math.min(10, width / 60))), yTicks: ticks(low, Math.min(high, 1), 4), xName: "groups done", yName: "accuracy", yText: (t) => percent(t, 1) }),
+        run.recovery && run.recovery.accuracy !== null && [s("line", { class: "knee", x1: x(steps.length - 1), x2: x(steps.length - 1), y1: margin.top, y2: height - margin.bottom }),
+          s("text", { class: "mark", x: x(steps.length - 1) - 6, y: margin.top + 10, "text-anchor": "end" }, "recovery")],
         s("path", { class: "curve", d: path(xs, accuracy, x, y) }),
-        steps.length < 90 && steps.map((step, i) => step.accuracy !== null && s("circle", { class: "dot", cx: x(i), cy: y(step.accuracy), r: 3.5 })));
+        steps.length < 90 && steps.map((step, i) => step.accuracy !== null && (step.trained ? s("path", { class: "stays", "stroke-width": 2, d: diamond(x(i), y(step.accuracy), 5.5), fill: style("--ramp2") }) : s("circle", { class: "dot", cx: x(i), cy: y(step.accuracy), r: 3.5 }))));
       nearest(svg, xs.map((i) => [x(i), accuracy[i] === null ? -99 : y(accuracy[i])]), (i) => `${named(steps[i].name)}\naccuracy ${percent(accuracy[i], 2)}\nMACs left ${percent(steps[i].macs === null ? null : steps[i].macs / run.before.macs)}`);
       return svg;
     },
+    legend: () => steps.some((step) => step.trained) ? [key(s("circle", { class: "dot", r: 3.5 }), "not trained in this step"), key(s("path", { class: "stays", "stroke-width": 2, d: diamond(0, 0, 5.5), fill: style("--ramp2") }), "after training")] : [],
     rows: () => table([["after", true], ["held-out accuracy", false], ["MACs left", false]], steps.map((step) => [step.name, percent(step.accuracy, 2), percent(step.macs === null ? null : step.macs / run.before.macs)])),
   });
+}
+
+function classes() {
+  const rows = run.by_class;
+  if (!rows.length) return null;
+  const gap = (row) => row[2] - row[1], points = (value) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${(100 * Math.abs(value)).toFixed(2)}`;
+  const worse = rows.filter((row) => gap(row) < 0), first = rows[0];
+  const text = worse.length ? `${worse.length} of ${rows.length} classes lost accuracy; ${named(clipped(first[0], 60))} lost most, from ${percent(first[1], 2)} to ${percent(first[2], 2)}.` : `None of the ${rows.length} classes lost accuracy.`;
+  return h("div", { class: "card wide" }, h("h3", {}, "Test accuracy by class"), h("p", { class: "soft small" }, text),
+    behind("classes", () => table([["class", true], ["before", false], ["after", false], ["points", false]], rows.map((row) => [row[0], percent(row[1], 2), percent(row[2], 2), points(gap(row))])), `All ${rows.length} classes`));
 }
 
 // ---- a chosen group
@@ -342,10 +355,12 @@ function show() {
   const seconds = run.seconds.reduce((sum, [, value]) => sum + value, 0);
   document.getElementById("page").replaceChildren(
     h("header", {}, h("p", { class: "soft small" }, "cosep report · run ", h("bdi", { class: "name" }, run.name)), h("h1", {}, h("bdi", {}, run.title)), h("p", { class: "lead" }, run.summary.replace(/ (%|points)/g, "\u00a0$1")),
-      h("ul", { class: "tiles" }, run.headline.map(tile)), run.limits.map((note) => h("p", {}, note))),
-    section("The network at a glance", run.groups.length ? retention() : h("p", {}, "No group was pruned."), course()),
+      h("ul", { class: "tiles" }, run.headline.map(tile)), run.warnings.length > 0 && h("div", { class: "warning", role: "note", "aria-label": "Warnings" }, run.warnings.map((line) => h("p", {}, line.replace(/ (%|points)/g, "\u00a0$1")))), run.limits.map((note) => h("p", {}, note))),
+    section("The network at a glance", run.groups.length ? retention() : h("p", {}, "No group was pruned."), course(), classes()),
     run.groups.length ? section("One group", h("div", { class: "chooser" }, h("label", { for: "picker" }, "Group"), h("button", { type: "button", id: "previous", "aria-label": "Previous group", onclick: () => choose(current - 1, false) }, "←"), picker, h("button", { type: "button", id: "next", "aria-label": "Next group", onclick: () => choose(current + 1, false) }, "→"), place), said, detail) : "",
+    section("Next steps", h("dl", { class: "steps card" }, run.next.map(([what, how]) => h("div", {}, h("dt", {}, what), h("dd", {}, h("code", {}, how)))))),
     section("About this run", h("div", { class: "grid" },
+      run.made.length > 0 && h("div", { class: "card" }, h("h3", {}, "Made"), table([["what", true], ["value", true]], run.made)),
       run.not_pruned.length > 0 && h("div", { class: "card" }, h("h3", {}, `Not prunable here: ${run.not_pruned.length} ${run.not_pruned.length === 1 ? "group" : "groups"}`), scrolled("Table: not prunable", table([["group", true], ["channels", false], ["why", true]], run.not_pruned))),
       seconds > 0 && h("div", { class: "card" }, h("h3", {}, "Where the time went"), table([["stage", true], ["seconds", false], ["share", false]], [...run.seconds].sort((a, b) => b[1] - a[1]).map(([stage, value]) => [stage, value.toFixed(2), percent(value / seconds)]))),
       h("div", { class: "card wide screen" }, h("h3", {}, "Settings"), behind("settings", () => table([["section", true], ["setting", true], ["value", true]], run.settings), `All ${run.settings.length} settings`), run.about.length > 0 && behind("about", () => table([["what", true], ["value", true]], run.about), "What the run is of")))));

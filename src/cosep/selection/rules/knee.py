@@ -13,6 +13,7 @@ from cosep.selection.candidates import Candidates
 from cosep.selection.knee import find_knee, fit_curve
 from cosep.selection.limits import fitting_widths
 from cosep.selection.rules.protocol import Probe, Target, Width, Widths
+from cosep.selection.stability import instability
 
 BELOW_KNEE = "fewer channels than at the knee, to keep a limit"
 
@@ -28,9 +29,11 @@ def knee_of(candidates: Candidates, config: SelectConfig) -> Width:
         return Width(candidates.channels, f"{why}: kept whole", whole=True)
     fit = fit_curve(candidates.ks, candidates.curve, config.degree, candidates.counts)
     knee = find_knee(candidates.ks, fit, config.sensitivity)
+    doubt = instability(candidates.ks, candidates.curve, config.degree, config.sensitivity, candidates.counts)
+    notes = (doubt,) if doubt else ()
     if knee.x is None:
-        return Width(candidates.channels, f"{knee.reason}: kept whole", fit, whole=True)
-    return Width(int(knee.x), knee.reason, fit)
+        return Width(candidates.channels, f"{knee.reason}: kept whole", fit, notes, whole=True)
+    return Width(int(knee.x), knee.reason, fit, notes)
 
 
 class KneeRule:

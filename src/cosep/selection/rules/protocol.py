@@ -39,7 +39,7 @@ class Width:
                 scores=candidates.curve,
                 fit=self.fit,
                 losses=candidates.losses,
-                notes=self.notes,
+                notes=(*candidates.notes, *self.notes),
             )
         found = candidates.at(self.k)
         return replace(
