@@ -59,8 +59,7 @@ def prune(
     widths: how many channels of a group to keep, where that is not for the rule to say. plan: a plan to carry out.
     choose: deprecated; give a criterion.
     """
-    asked = {name: value for name, value in locals().items() if value is not None}
-    with opened_request(Request(**asked)) as opening:
+    with opened_request(Request(**locals())) as opening:
         if (there := result_there(opening)) is not None:
             return there
         job, state, progress = _started(opening.job())
@@ -95,9 +94,7 @@ def plan(
     The arguments are those of `prune`. Print the plan, save it, change it with `with_widths` or `with_kept`, cut a
     model with `apply`, or give it to `prune` to be rebuilt and recovered too.
     """
-    asked = {name: value for name, value in locals().items() if value is not None}
-    asked["config"] = only_deciding(config or PruneConfig())
-    with opened_request(Request(**asked)) as opening:
+    with opened_request(Request(**{**locals(), "config": only_deciding(config or PruneConfig())})) as opening:
         job = opening.job()
         with job.stage("measure"):
             job = replace(job, before=measure(job.original, job.example).to_document())

@@ -7,6 +7,8 @@ import pytest
 
 import cosep.pipeline
 import cosep.recovery.training
+import cosep.runs.planning
+import cosep.runs.recovering
 from tests.docs.blocks import INLINE, ROOT, Block, blocks, given, known_flags, pages, parse_script, run
 from tests.docs.given import provide
 
@@ -16,8 +18,9 @@ UPDATES, IMAGES = 1, 100  # of any training, and of any look at the calibration 
 @pytest.fixture
 def short_work(monkeypatch):
     look = cosep.pipeline.calibration_pass
-    monkeypatch.setattr(cosep.pipeline, "calibration_pass", lambda job, n: look(job, min(n or IMAGES, IMAGES)))
-    for module in (cosep.pipeline, cosep.recovery.training):
+    for module in (cosep.pipeline, cosep.runs.planning):
+        monkeypatch.setattr(module, "calibration_pass", lambda job, n: look(job, min(n or IMAGES, IMAGES)))
+    for module in (cosep.runs.recovering, cosep.recovery.training):
         real = module.recover
         monkeypatch.setattr(
             module,

@@ -255,10 +255,10 @@ def test_facts_of_a_run_that_make_no_sense_are_refused(tmp_path, about):
         {"width": 10**4000},
         {"kept": [10**12]},
         {"kept": [10**4000]},
-        {"selection": {"channels": 10**12}},
-        {"selection": {"k": 10**4000}},
-        {"selection": {"scores": [10**400]}},
-        {"selection": {"candidates": [2**24]}},
+        {"evidence": {"medoids": [10**12]}},
+        {"evidence": {"k": 10**4000}},
+        {"evidence": {"scores": [10**400]}},
+        {"evidence": {"candidates": [2**24]}},
     ],
 )
 def test_a_plan_with_absurd_numbers_is_refused(tmp_path, change):

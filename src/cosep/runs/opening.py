@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ class Request:
     holdout: Batches | None = None
     example_input: Tensor | None = None
     run: str | Path | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] | None = None
     callbacks: Callbacks | None = None
     recovery: Recover | None = None
     criterion: str | Criterion | Callable[..., Any] | None = None
@@ -179,7 +179,7 @@ def _check_asked(plan: Plan, model: nn.Module, every: Iterable[Group], groups: I
 
 def description(request: Request, model: nn.Module, chain: Chain) -> dict[str, Any]:
     """What a run folder is of: another description is another run."""
-    described = {"about": {**request.about, "weights_sha256": weights_digest(model)}, **settings(chain.config)}
+    described = {"about": {**(request.about or {}), "weights_sha256": weights_digest(model)}, **settings(chain.config)}
     described |= {"widths": dict(request.widths)} if request.widths else {}
     described |= {"code": dict(chain.code)} if chain.code else {}
     return described
