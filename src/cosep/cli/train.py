@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,9 @@ def train_command(
     model: Annotated[str, typer.Argument(help="resnet20 | vgg16 | torchvision:NAME | timm:NAME | file.py:factory")],
     data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
     out: Annotated[Path, typer.Option(help="The file to write the trained weights to (safetensors).")],
+    fast: Annotated[
+        bool, typer.Option("--fast", help="A short recipe: 15 passes, one cycle of the rate, images that grow.")
+    ] = False,
     epochs: Annotated[
         float | None, typer.Option(help="Passes over the training data.", min=0.01, show_default=RECIPE)
     ] = None,
@@ -32,6 +37,18 @@ def train_command(
     ema: Annotated[
         float | None,
         typer.Option(help="The decay of the moving average of the weights; 0: no average.", show_default=RECIPE),
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd or adamw.", show_default=RECIPE)] = None,
+    first_size: Annotated[
+        float | None,
+        typer.Option(help="The side of the first images, as a share; they grow in five steps.", show_default=RECIPE),
+    ] = None,
+    cutmix: Annotated[
+        float | None, typer.Option(help="The share of the batches that CutMix mixes.", show_default=RECIPE)
+    ] = None,
+    channels_last: Annotated[
+        bool | None,
+        typer.Option(help="The memory format that convolutions are faster in.", show_default=RECIPE),
     ] = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
@@ -51,7 +68,7 @@ def train_command(
     from safetensors.torch import save_model
 
     from cosep.config import DeviceConfig
-    from cosep.data import load_data
+    from cosep.data import Loader, load_data
     from cosep.measurement import accuracy
     from cosep.recovery.training import recipe, train
     from cosep.runs.fabric import launched
@@ -66,27 +83,36 @@ def train_command(
         "label_smoothing": label_smoothing,
         "ema": ema,
         "seed": seed,
+        "optimizer": optimizer,
+        "first_size": first_size,
+        "cutmix": cutmix,
+        "channels_last": channels_last,
     }
-    settings = replace(recipe(model), **{name: value for name, value in given.items() if value is not None})
+    settings = replace(recipe(model, fast=fast), **{name: value for name, value in given.items() if value is not None})
     source = load_data(data, holdout=holdout, seed=seed, batch_size=settings.batch_size, image_size=image_size)
     fabric = launched(DeviceConfig(accelerator=accelerator))
     if not quiet:
-        shown = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in asdict(settings).items())
+        shown = ", ".join(f"{name.replace('_', ' ')} {_told(value)}" for name, value in asdict(settings).items())
         console.print(f"{model} on {data}: {shown}", highlight=False, markup=False, soft_wrap=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial_file = out.with_name(out.name + ".partial")
     if partial_file.exists() and not quiet:
         console.print(f"going on from {partial_file}", highlight=False, markup=False, soft_wrap=True)
-    with Progress(console=console, transient=True, disable=quiet) as progress:
+    told = _a_line_a_pass(len(source.train), settings.batch_size) if isinstance(source.train, Loader) else None
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         bar = progress.add_task("training", total=None)
+
+        def on_update(done: int, total: int, loss: float) -> None:
+            progress.update(bar, completed=done, total=total, description=f"training, loss {loss:.3f}")
+            if told and not quiet and not console.is_terminal:
+                told(done, total, loss)
+
         net = train(
             partial(load_model, model, classes=len(source.class_names) or None),
             source.train,
             settings,
             fabric=fabric,
-            on_update=lambda done, total, loss: progress.update(
-                bar, completed=done, total=total, description=f"training, loss {loss:.3f}"
-            ),
+            on_update=on_update,
             partial=partial_file,
             about={"model": model, "data": data, "holdout": holdout, "image_size": image_size},
         )
@@ -98,3 +124,28 @@ def train_command(
             if part is not None:
                 console.print(f"{name} accuracy {percent(accuracy(net, part))}", highlight=False)
     console.print(str(out), highlight=False)
+
+
+def _told(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _a_line_a_pass(batches: int, batch_size: int) -> Callable[[int, int, float], None]:
+    """Where there is no terminal to draw a bar on, as in a log: a line after every pass over the data."""
+    losses: list[float] = []
+    began = time.monotonic()
+
+    def told(done: int, total: int, loss: float) -> None:
+        nonlocal began
+        losses.append(loss)
+        if done % batches and done != total:
+            return
+        speed = len(losses) * batch_size / max(1e-9, time.monotonic() - began)
+        mean = sum(losses) / len(losses)
+        console.print(
+            f"pass {done / batches:g} of {total / batches:g}: loss {mean:.3f}, {speed:.0f} images/s", highlight=False
+        )
+        losses.clear()
+        began = time.monotonic()
+
+    return told
