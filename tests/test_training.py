@@ -1,3 +1,5 @@
+import errno
+import os
 import re
 from dataclasses import fields, replace
 from functools import partial
@@ -17,6 +19,7 @@ from cosep.errors import ConfigError, RecoveryError, RunError
 from cosep.recovery.inputs import Growing, cutmix
 from cosep.recovery.training import TrainConfig, moving_average, recipe, train
 from cosep.runs.fabric import launched
+from cosep.runs.place import held, write_weights
 from cosep.zoo import input_shape, load_model
 
 
@@ -323,3 +326,66 @@ def test_a_model_that_views_its_maps_is_trained_all_the_same(fabric):
 
     batches = [(torch.randn(4, 3, 8, 8), torch.arange(4))] * 2
     train(Net, batches, TrainConfig(epochs=1, channels_last=True), fabric=fabric)
+
+
+def test_a_flipped_bit_in_what_was_stored_is_seen(fabric, batches, tmp_path):
+    partial, config = tmp_path / "net.partial", TrainConfig(epochs=6)
+    with pytest.raises(Stopped):
+        train(net, batches, config, fabric=fabric, on_update=stop_at(9), partial=partial, checkpoint_seconds=0)
+    whole = partial.read_bytes()
+    for place in range(0, len(whole), len(whole) // 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        partial.write_bytes(damaged)
+        with pytest.raises(RunError, match=r"net\.partial is damaged .* Remove it to start over"):
+            train(net, batches, config, fabric=fabric, partial=partial)
+
+
+TRAIN = ["train", "digits_cnn", "--data", "digits", "--accelerator", "cpu", "--epochs", "0.2", "--out"]
+
+
+@pytest.mark.parametrize("place", ["/", ".", "file/net.safetensors"])
+def test_a_place_for_no_file_is_told_in_a_line_before_any_training(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("cosep.recovery.training.train", lambda *_, **__: pytest.fail("it trained"))
+    done = CliRunner().invoke(app, [*TRAIN, place])
+    assert isinstance(done.exception, RunError)  # which the command says in a line
+    assert re.search("is a folder; give the name of a file|could not be written", str(done.exception))
+
+
+def test_one_training_at_a_time_makes_a_file(tmp_path):
+    out = tmp_path / "net.safetensors"
+    with held(out):
+        done = CliRunner().invoke(app, [*TRAIN, str(out)])
+    assert isinstance(done.exception, RunError)
+    assert "another process is making" in str(done.exception)
+    assert CliRunner().invoke(app, [*TRAIN, str(out)]).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_the_weights_have_the_mode_of_any_file_of_the_user(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        write_weights(net(), tmp_path / "net.safetensors")
+        (tmp_path / "other").touch()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "net.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_disk_that_fills_up_leaves_the_old_weights_and_a_line(tmp_path, monkeypatch):
+    out = tmp_path / "net.safetensors"
+    write_weights(net(), out)
+    before = out.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cosep.storage.files.sync", full)
+    with pytest.raises(RunError, match=r"net\.safetensors could not be written: No space left on device"):
+        write_weights(net(), out)
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]

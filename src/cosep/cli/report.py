@@ -98,6 +98,13 @@ def _agreements(folder: Path, record: RunRecord, data: str, *, trusted: bool) ->
             "Leave out --data, or use cosep.reporting.folders.agreements_of in Python."
         )
     named = run_model(folder, trusted=trusted)
-    source = load_data(data, seed=config.seed, batch_size=128)
+    source = load_data(
+        data,
+        seed=config.seed,
+        batch_size=128,
+        image_size=named.shape[-1],
+        mean=record.about.get("mean") or None,
+        std=record.about.get("std") or None,
+    )
     network = named.uncut()
     return agreements_of(network, source.calibration, config, [plan.group for plan in record.plan.groups])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,11 +13,11 @@ from torch import Tensor, nn
 
 from cosep.config import Optimizer, RecoverConfig, check_at_least, check_between, check_choice, setting
 from cosep.data.batches import pair_of
-from cosep.errors import ConfigError, RecoveryError, RunError
+from cosep.errors import ConfigError, RecoveryError
 from cosep.models.modes import evaluating, logits_of
 from cosep.recovery import Progress, batch_count, recover
 from cosep.recovery.inputs import Growing, Mixed
-from cosep.runs.folder import difference, failing_as_ours, write_atomically
+from cosep.recovery.partial import read_partial, write_partial
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -130,7 +129,7 @@ def train(
         if config.channels_last:
             _prefer_channels_last(model, first)
         average = moving_average(model, config.ema) if config.ema else None
-        progress = _stored(partial, described, model, average) if partial else None
+        progress = read_partial(partial, described, model, average) if partial else None
         last = time.monotonic()
         updates = max(1, round(config.epochs * batches))
         size = Growing(model, config.first_size, updates, done=progress.update if progress else 0)
@@ -139,7 +138,7 @@ def train(
             nonlocal last
             # One process writes: all would take the same temporary name.
             if partial and fabric.is_global_zero and time.monotonic() - last >= checkpoint_seconds:
-                _store(partial, described, now(), average)
+                write_partial(partial, described, now(), average)
                 last = time.monotonic()
 
         def told(done: int, updates: int, loss: float) -> None:
@@ -194,43 +193,6 @@ def _outputs(model: nn.Module, inputs: Tensor) -> int:
     """How many classes a model scores."""
     with evaluating(model):
         return logits_of(model, inputs).shape[1]
-
-
-def _store(path: Path, described: Mapping[str, Any], progress: Progress, average: AveragedModel | None) -> None:
-    """Write a training between two updates; what stood there before is replaced at once or not at all."""
-    content = io.BytesIO()
-    state = {name: getattr(progress, name) for name in ("update", "weights", "optimizer", "rng_state", "losses")}
-    torch.save({"described": dict(described), **state, "average": average and average.state_dict()}, content)
-    with failing_as_ours(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content.getvalue())
-
-
-def _stored(
-    path: Path, described: Mapping[str, Any], model: nn.Module, average: AveragedModel | None
-) -> Progress | None:
-    """What an earlier start of this training left, the average put back; None if there is nothing."""
-    if not path.exists():
-        return None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)  # never runs code of the file
-        before = state.pop("described")
-        if other := difference(before, described):
-            raise RunError(
-                f"{path} holds another training: {other}. Remove it to start over, or choose another place for the "
-                "result."
-            )
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        if {name: tensor.shape for name, tensor in state["weights"].items()} != shapes:
-            raise RunError(f"{path} is of another network than this one. Remove it to start over.")
-        stored = state.pop("average")
-        if average:
-            average.load_state_dict(stored)
-        return Progress(**state)
-    except RunError:
-        raise
-    except Exception as error:  # torch's reader fails in many ways
-        raise RunError(f"{path} is damaged ({error}). Remove it to start over.") from error
 
 
 def moving_average(model: nn.Module, decay: float) -> AveragedModel:

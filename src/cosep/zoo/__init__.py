@@ -27,7 +27,7 @@ from cosep.zoo.resnet import ResNet
 from cosep.zoo.vgg import CifarVGG
 from cosep.zoo.vit import CifarViT
 
-__all__ = ["input_shape", "load_checkpoint", "load_model", "model_names", "read_state_dict"]
+__all__ = ["input_shape", "load_checkpoint", "load_model", "model_names", "read_state_dict", "twin"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ _ZOO = {
     "resnet50_v1": _Entry(partial(ResNet, (3, 4, 6, 3), stride_first=True), *_IMAGENET),
     "mobilenetv2_imagenet": _Entry(MobileNetV2, *_IMAGENET),
 }
+
+# Networks whose weights have the same names and shapes and mean something else.
+_TWINS = {"resnet50": "resnet50_v1", "resnet50_v1": "resnet50", "torchvision:resnet50": "resnet50_v1"}
+
+
+def twin(spec: str) -> str | None:
+    """The model of the zoo that the same file of weights would fit as well, if there is one."""
+    return _TWINS.get(spec)
 
 
 def model_names() -> tuple[str, ...]:
