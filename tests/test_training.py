@@ -1,6 +1,8 @@
+import errno
 import json
+import os
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
@@ -16,8 +18,10 @@ import cosep.recovery.training
 from cosep.cli.app import app
 from cosep.config import DeviceConfig
 from cosep.errors import ConfigError, RecoveryError, RunError
+from cosep.recovery.inputs import Growing, cutmix
 from cosep.recovery.training import TrainConfig, moving_average, recipe, train, training_seconds
 from cosep.runs.fabric import launched
+from cosep.runs.place import held, write_weights
 from cosep.zoo import input_shape, load_model
 
 
@@ -296,3 +300,150 @@ def test_every_setting_of_training_has_a_flag():
     told = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).stdout
     for field in fields(TrainConfig):
         assert f"--{field.name.replace('_', '-')}" in told
+
+
+def test_a_fast_training_that_was_stopped_goes_on_to_the_same_bits(fabric, tmp_path):
+    """Images that grow and are mixed: the size and the chance of an update do not depend on a stop before it."""
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(40, 3, 24, 24, generator=generator), torch.arange(40) % 4
+    loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
+    config = replace(recipe("any", fast=True), epochs=4, cutmix=0.5)
+
+    def build():
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Dropout(0.1),
+            nn.Linear(4, 4),
+        )
+
+    undisturbed = train(build, loader, config, fabric=fabric).state_dict()
+    for update in (7, 13):
+        with pytest.raises(Stopped):
+            train(
+                build,
+                loader,
+                config,
+                fabric=fabric,
+                on_update=stop_at(update),
+                partial=tmp_path / "p",
+                checkpoint_seconds=0,
+            )
+    resumed = train(build, loader, config, fabric=fabric, partial=tmp_path / "p").state_dict()
+    assert all(torch.equal(resumed[name], undisturbed[name]) for name in undisturbed)
+    assert all(tensor.is_contiguous() for tensor in resumed.values())
+
+
+def test_the_images_of_a_fast_training_grow_from_half_to_the_whole(fabric):
+    seen = []
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 4)
+
+        def forward(self, x):
+            if self.training:
+                seen.append(tuple(x.shape[2:]))
+            return self.linear(x.mean((2, 3)))
+
+    batches = [(torch.randn(4, 3, 32, 32), torch.arange(4))] * 10
+    model = train(Net, batches, TrainConfig(epochs=1, first_size=0.5), fabric=fabric)
+    assert seen == [(side, side) for side in (16, 20, 24, 28, 32) for _ in range(2)]
+    seen.clear()
+    model.train()(batches[0][0])
+    assert seen == [(32, 32)]  # the training leaves nothing behind in the model
+
+
+def test_images_that_are_small_already_are_left_whole():
+    model = nn.Identity().train()
+    with Growing(model, 0.5, updates=10):
+        assert model(torch.zeros(1, 3, 8, 20)).shape == (1, 3, 8, 16)
+
+
+def test_cutmix_labels_are_the_shares_of_the_pixels():
+    images = torch.stack([torch.full((1, 10, 10), float(label)) for label in range(3)])
+    for area, down, right in ((0.25, 0.0, 0.99), (0.5, 0.3, 0.1), (0.0, 0.5, 0.5), (1.0, 0.5, 0.5)):
+        mixed, labels = cutmix(images, torch.eye(3), area, down, right)
+        for image, probabilities in zip(mixed, labels, strict=True):
+            counted = torch.tensor([(image == label).float().mean() for label in range(3)])
+            assert_close(probabilities, counted)
+
+
+def test_a_model_that_views_its_maps_is_trained_all_the_same(fabric):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 4)
+
+        def forward(self, x):
+            x = self.conv(x)
+            return self.linear(x.view(x.size(0), -1))
+
+    batches = [(torch.randn(4, 3, 8, 8), torch.arange(4))] * 2
+    train(Net, batches, TrainConfig(epochs=1, channels_last=True), fabric=fabric)
+
+
+def test_a_flipped_bit_in_what_was_stored_is_seen(fabric, batches, tmp_path):
+    partial, config = tmp_path / "net.partial", TrainConfig(epochs=6)
+    with pytest.raises(Stopped):
+        train(net, batches, config, fabric=fabric, on_update=stop_at(9), partial=partial, checkpoint_seconds=0)
+    whole = partial.read_bytes()
+    for place in range(0, len(whole), len(whole) // 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        partial.write_bytes(damaged)
+        with pytest.raises(RunError, match=r"net\.partial is damaged .* Remove it to start over"):
+            train(net, batches, config, fabric=fabric, partial=partial)
+
+
+TRAIN = ["train", "digits_cnn", "--data", "digits", "--accelerator", "cpu", "--epochs", "0.2", "--out"]
+
+
+@pytest.mark.parametrize("place", ["/", ".", "file/net.safetensors"])
+def test_a_place_for_no_file_is_told_in_a_line_before_any_training(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("cosep.recovery.training.train", lambda *_, **__: pytest.fail("it trained"))
+    done = CliRunner().invoke(app, [*TRAIN, place])
+    assert isinstance(done.exception, RunError)  # which the command says in a line
+    assert re.search("is a folder; give the name of a file|could not be written", str(done.exception))
+
+
+def test_one_training_at_a_time_makes_a_file(tmp_path):
+    out = tmp_path / "net.safetensors"
+    with held(out):
+        done = CliRunner().invoke(app, [*TRAIN, str(out)])
+    assert isinstance(done.exception, RunError)
+    assert "another process is making" in str(done.exception)
+    assert CliRunner().invoke(app, [*TRAIN, str(out)]).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_the_weights_have_the_mode_of_any_file_of_the_user(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        write_weights(net(), tmp_path / "net.safetensors")
+        (tmp_path / "other").touch()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "net.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_disk_that_fills_up_leaves_the_old_weights_and_a_line(tmp_path, monkeypatch):
+    out = tmp_path / "net.safetensors"
+    write_weights(net(), out)
+    before = out.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cosep.storage.files.sync", full)
+    with pytest.raises(RunError, match=r"net\.safetensors could not be written: No space left on device"):
+        write_weights(net(), out)
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]

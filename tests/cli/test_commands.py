@@ -16,6 +16,7 @@ from cosep.cli import main
 from cosep.cli.app import app
 from cosep.cli.options import configured, setting_flags
 from cosep.config import preset
+from cosep.errors import ConfigError, DataError
 
 FAST = [
     "--accelerator",
@@ -60,6 +61,30 @@ def test_prune_shows_a_line_for_each_group_a_table_and_the_folder(run):
     assert [line.split()[0] for line in lines if "->" in line] == ["layer1.0.conv1", "layer2.0.conv1", "layer3.0.conv1"]
     assert "test accuracy" in done.stderr
     assert lines[-1].endswith("run") or str(out)[-20:] in done.stderr.replace("\n", "")
+
+
+def test_mean_and_std_belong_to_the_run_and_are_read_again(run, trained, tmp_path, monkeypatch):
+    out, _ = run
+    other = prune(trained, out, "--mean", "0.5")
+    assert "belongs to another run: its about.mean is [0.2876], this one's is [0.5]" in str(other.exception)
+    seen = {}
+
+    def stop(spec, **given):
+        seen.update(given)
+        raise DataError("seen enough")
+
+    monkeypatch.setattr("cosep.data.load_data", stop)
+    words = ["report", str(out), "--out", str(tmp_path / "r.html"), "--figures", str(tmp_path), "--data", "digits"]
+    CliRunner().invoke(app, words)
+    assert (seen["mean"], seen["std"], seen["image_size"]) == ([0.2876], [0.3541], 8)
+
+
+@pytest.mark.parametrize("words", [["--mean", "a,b"], ["--mean", "0.1,0.2"], ["--std", "0"]])
+def test_numbers_that_are_no_mean_or_std_are_told(words, trained, tmp_path):
+    done = prune(trained, tmp_path / "run", *words)
+    assert isinstance(done.exception, ConfigError)
+    assert words[0].strip("-") in str(done.exception)
+    assert not (tmp_path / "run").exists()
 
 
 def test_report_export_and_bench_read_the_run(run, tmp_path):

@@ -233,3 +233,13 @@ def test_pickle_with_other_content_is_told(python, content, message):
     (python / "data_batch_1").write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(DataError, match=message):
         read_cifar("cifar10", python)
+
+
+def test_a_file_that_ends_early_after_a_whole_image_is_refused(tmp_path):
+    """As a copy that was broken off may; the others are as long as published."""
+    for number in range(1, 6):
+        (tmp_path / f"data_batch_{number}.bin").write_bytes(bytes(3073 * 10_000))
+    (tmp_path / "test_batch.bin").write_bytes(bytes(3073 * 10_000))
+    (tmp_path / "data_batch_4.bin").write_bytes(bytes(3073 * 9_990))
+    with pytest.raises(DataError, match=r"data_batch_4\.bin holds 9,990 images instead of 10,000: it was cut"):
+        load_data(f"cifar10:{tmp_path}")

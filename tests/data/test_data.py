@@ -1,3 +1,4 @@
+import re
 import sys
 from importlib.util import find_spec
 
@@ -232,3 +233,45 @@ def test_small_network_learns_the_digits():
     with torch.no_grad():
         right = torch.cat([model(x).argmax(1) == y for x, y in data.holdout])
     assert right.float().mean() > 0.9
+
+
+def test_mean_and_std_of_the_inputs_can_be_given():
+    usual, plain = load_data("digits"), load_data("digits", mean=(0.0,), std=(1.0,))
+    other = load_data("digits", mean=[0.25], std=[0.5])
+    for part in ("train", "calibration", "holdout", "test"):
+        pixels = next(iter(getattr(plain, part)))[0]
+        assert pixels.min() == 0
+        assert pixels.max() == pytest.approx(240 / 255)
+        torch.testing.assert_close(next(iter(getattr(other, part)))[0], (pixels - 0.25) / 0.5)
+    assert (other.mean, other.std) == ((0.25,), (0.5,))
+    assert load_data("digits", std=[0.5]).mean == usual.mean
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mean": (0.1, 0.2, 0.3)}, "mean is 0.1, 0.2, 0.3; images of 1 channels need as many numbers"),
+        ({"std": (0.0,)}, "std is 0; numbers above 0 are needed"),
+        ({"std": (float("nan"),)}, "std is nan; numbers above 0"),
+        ({"mean": (float("inf"),)}, "mean is inf; numbers are needed"),
+        ({"mean": ()}, "mean is ; images of 1 channels"),
+    ],
+)
+def test_a_mean_or_std_that_cannot_be_is_refused(given, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_data("digits", **given)
+
+
+def test_a_users_own_data_are_normalised_by_the_user(tmp_path):
+    with pytest.raises(ConfigError, match="normalises its images itself"):
+        load_data(f"{tmp_path}/data.py:make", mean=(0.5,))
+
+
+@needs_torchvision
+def test_image_folders_take_mean_and_std_too(folders):
+    usual = load_data(f"imagefolder:{folders}", workers=0)
+    plain = load_data(f"imagefolder:{folders}", workers=0, mean=(0, 0, 0), std=(1, 1, 1))
+    pixels, found = (next(iter(data.test))[0] for data in (plain, usual))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    assert 0 <= pixels.min() <= pixels.max() <= 1
+    torch.testing.assert_close(found, (pixels - mean) / std)

@@ -66,6 +66,22 @@ def test_prefix_that_belongs_to_the_model_stays(tmp_path):
     assert same(wrapper.state_dict(), saved)
 
 
+@pytest.mark.parametrize("prefix", ["model.", "backbone.net.", "model._orig_mod."])
+def test_the_network_of_a_lightning_module_is_found_beside_other_entries(prefix, tmp_path):
+    saved, model = net(), net()
+    state = {prefix + name: tensor for name, tensor in saved.state_dict().items()}
+    torch.save({"state_dict": {**state, "loss.weight": torch.ones(3)}, "epoch": 3}, tmp_path / "c.ckpt")
+    load_checkpoint(model, tmp_path / "c.ckpt")
+    assert same(model.state_dict(), saved.state_dict())
+
+
+def test_two_networks_in_one_checkpoint_are_named(tmp_path):
+    state = net().state_dict()
+    torch.save({f"{who}.{name}": t for who in ("student", "teacher") for name, t in state.items()}, tmp_path / "c.ckpt")
+    with pytest.raises(ModelError, match=r"weights 2 times, under student\. and teacher\."):
+        load_checkpoint(net(), tmp_path / "c.ckpt")
+
+
 def test_weights_are_loaded_by_name(tmp_path):
     model = load_model("digits_cnn")
     torch.save({"state_dict": model.state_dict()}, tmp_path / "c.pth")

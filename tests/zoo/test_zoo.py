@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cosep.errors import ModelError
 from cosep.zoo import input_shape, load_model, model_names
+from cosep.zoo.vit import Attention
 
 # Published counts: He et al. (2016) give 0.27, 0.46, 0.66, 0.85 and 1.7 million for the CIFAR ResNets, Huang et al.
 # (2017) 1.0 million for DenseNet-40; torchvision's documentation has 25,557,032 and 3,504,872 for the ImageNet models.
@@ -17,11 +18,14 @@ MILLIONS = {
     "resnet44": 0.66,
     "resnet56": 0.85,
     "resnet110": 1.73,
+    "resnet20_b": 0.27,
+    "resnet110_b": 1.73,
     "densenet40": 1.02,
     "vgg16": 14.73,
     "vgg19": 20.04,
     "mobilenetv2": 2.24,
     "resnet50": 25.557032,
+    "resnet50_v1": 25.557032,
     "mobilenetv2_imagenet": 3.504872,
 }
 
@@ -95,6 +99,54 @@ def test_option_a_shortcut_takes_every_second_pixel_between_zero_channels():
     assert torch.equal(out[:, 8:24], x[:, :, ::2, ::2])
     assert not out[:, :8].any()
     assert not out[:, 24:].any()
+
+
+def test_shortcuts_with_a_convolution_have_the_names_of_torchvision():
+    state = load_model("resnet32_b", classes=100).state_dict()
+    found = {name: tuple(tensor.shape) for name, tensor in state.items() if "downsample" in name or "fc" in name}
+    counted = {name: () for name in found if name.endswith("num_batches_tracked")}
+    assert found == counted | {
+        "layer2.0.downsample.0.weight": (32, 16, 1, 1),
+        **{f"layer2.0.downsample.1.{part}": (32,) for part in ("weight", "bias", "running_mean", "running_var")},
+        "layer3.0.downsample.0.weight": (64, 32, 1, 1),
+        **{f"layer3.0.downsample.1.{part}": (64,) for part in ("weight", "bias", "running_mean", "running_var")},
+        "fc.weight": (100, 64),
+        "fc.bias": (100,),
+    }
+    assert len(counted) == 2
+    assert not any(name.startswith("linear") for name in state)
+
+
+def test_the_first_variant_of_resnet50_has_its_strides_in_the_first_convolutions():
+    """The weights fit both; torchvision's network with its strides moved is the oracle."""
+    model, reference = load_model("resnet50_v1").eval(), load_model("torchvision:resnet50").eval()
+    model.load_state_dict(reference.state_dict())
+    for stage in (reference.layer2, reference.layer3, reference.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(model(x), reference(x))
+        other = load_model("resnet50").eval()
+        other.load_state_dict(model.state_dict())
+        assert not torch.allclose(model(x), other(x))
+
+
+@pytest.mark.parametrize("side", [16, 20, 24, 28])
+@pytest.mark.parametrize("name", ["vgg16", "mobilenetv2", "densenet40", "vit6", "resnet20_b"])
+def test_cifar_models_take_the_smaller_images_that_a_fast_training_begins_with(name, side):
+    assert load_model(name).eval()(torch.randn(1, 3, side, side)).shape == (1, 10)
+
+
+def test_the_attention_of_the_transformer_is_torchs_own_with_the_same_weights():
+    attention = Attention(12, 3)
+    reference = nn.MultiheadAttention(12, 3, batch_first=True)
+    parts = (attention.query, attention.key, attention.value)
+    with torch.no_grad():
+        reference.in_proj_weight.copy_(torch.cat([layer.weight for layer in parts]))
+        reference.in_proj_bias.copy_(torch.cat([layer.bias for layer in parts]))
+        reference.out_proj.load_state_dict(attention.output.state_dict())
+        x = torch.randn(2, 5, 12)
+        torch.testing.assert_close(attention(x), reference(x, x, x)[0])
 
 
 # As torchvision publishes them (a few of each kind; the counts of entries are the whole).

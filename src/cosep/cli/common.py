@@ -151,6 +151,28 @@ def shape_of(text: str | None, spec: str) -> tuple[int, ...]:
     return shape
 
 
+MeanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mean", help="Of the inputs' channels, such as 0.49,0.48,0.45.", show_default="the data set's usual"
+    ),
+]
+StdOption = Annotated[
+    str | None,
+    typer.Option("--std", help="Of the inputs' channels, such as 0.25,0.24,0.26.", show_default="the data set's usual"),
+]
+
+
+def numbers_of(text: str | None, flag: str) -> tuple[float, ...] | None:
+    """Numbers such as "0.49,0.48,0.45"; None if nothing was given."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{flag} is {text!r}; give a number for each channel, such as 0.49,0.48,0.45.") from None
+
+
 def printable(text: str) -> str:
     """Text from a file for a terminal: characters that could steer it become question marks."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)

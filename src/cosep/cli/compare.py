@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cosep.cli.common import console, percent, print_json, trained_model
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.config import batch_and_holdout
@@ -43,6 +43,8 @@ def compare_command(
         typer.Option(help="Batch size for fine-tuning.", min=1, show_default="128; with paper on image folders 256"),
     ] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    mean: MeanOption = None,
+    std: StdOption = None,
     holdout: Annotated[
         float | None,
         typer.Option(help="The share of the training set that nobody trains on.", show_default="0.1; with paper 0"),
@@ -62,16 +64,26 @@ def compare_command(
 
       cosep compare resnet20 --weights r20.pt --data cifar10:~/data --schedule none --seeds 10 --out untrained/
     """
+    from cosep.cli.probe import check_trained
     from cosep.comparison.trials import accuracy_there, compare, differing, standings
     from cosep.data import load_data
     from cosep.storage.artifacts import read_documents
 
     settings = configured(preset, config, changes, model=model, data=data)
     batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
-    load = partial(load_data, data, holdout=holdout, batch_size=batch_size, image_size=image_size)
+    load = partial(
+        load_data,
+        data,
+        holdout=holdout,
+        batch_size=batch_size,
+        image_size=image_size,
+        mean=numbers_of(mean, "--mean"),
+        std=numbers_of(std, "--std"),
+    )
     first = load(seed=settings.seed)
     classes = len(first.class_names) or None
     net = trained_model(model, weights, classes)
+    check_trained(model, net, first)
     given = {plan.group: len(plan.kept) for plan in read_documents(widths)[0].groups} if widths else None
     say = (lambda text: None) if quiet else (lambda text: console.print(text, highlight=False))
     with shown(quiet=quiet, run=out) as callbacks:
@@ -90,6 +102,8 @@ def compare_command(
                 "input": list(first.input_shape),
                 "batch_size": batch_size,
                 "holdout": holdout,
+                "mean": list(first.mean or ()),
+                "std": list(first.std or ()),
             },
             callbacks=callbacks,
             on_trial=lambda trial: say(f"{trial.method} with seed {trial.seed}: {percent(trial.accuracy)}"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import SPEAKS, console, print_json, trained_model
+from cosep.cli.common import SPEAKS, MeanOption, StdOption, console, numbers_of, print_json, trained_model
 from cosep.cli.options import configured
 
 
@@ -19,6 +19,8 @@ def plan_command(
     preset: Annotated[str, typer.Option(help="default or paper: the settings to start from.")] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    mean: MeanOption = None,
+    std: StdOption = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is left out.")] = 0.1,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON on standard output.")] = False,
     *,
@@ -34,13 +36,22 @@ def plan_command(
 
       cosep plan resnet20 --weights r20.pt --data cifar10:~/data --criterion l2 --out plan.json
     """
+    from cosep.cli.probe import check_trained
     from cosep.data import load_data
     from cosep.pipeline import plan
     from cosep.surgery import plan_to_document
 
     settings = configured(preset, config, changes, model=model, data=data)
-    source = load_data(data, holdout=holdout, seed=settings.seed, image_size=image_size)
+    source = load_data(
+        data,
+        holdout=holdout,
+        seed=settings.seed,
+        image_size=image_size,
+        mean=numbers_of(mean, "--mean"),
+        std=numbers_of(std, "--std"),
+    )
     net = trained_model(model, weights, len(source.class_names) or None)
+    check_trained(model, net, source)
     made = plan(net, source.calibration, config=settings)
     if out is not None:
         made.save(out)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import console, print_json, trained_model
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.cli.summary import summary_table
@@ -35,6 +35,8 @@ def prune_command(
         typer.Option(help="The share of the training set held out for decisions.", show_default="0.1; with paper 0"),
     ] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    mean: MeanOption = None,
+    std: StdOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
     *,
@@ -50,6 +52,7 @@ def prune_command(
 
       cosep prune my_net.py:build --weights net.pt --data imagefolder:~/photos --out run/ --max-macs 50%
     """
+    from cosep.cli.probe import check_trained
     from cosep.data import load_data
     from cosep.pipeline import prune
     from cosep.records import Plan
@@ -57,9 +60,18 @@ def prune_command(
 
     settings = configured(preset, config, changes, model=model, data=data)
     batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
-    source = load_data(data, holdout=holdout, seed=settings.seed, batch_size=batch_size, image_size=image_size)
+    source = load_data(
+        data,
+        holdout=holdout,
+        seed=settings.seed,
+        batch_size=batch_size,
+        image_size=image_size,
+        mean=numbers_of(mean, "--mean"),
+        std=numbers_of(std, "--std"),
+    )
     classes = len(source.class_names) or None
     net = trained_model(model, weights, classes)
+    check_trained(model, net, source)
     about = {
         "model": model,
         "checkpoint": str(weights.resolve()) if weights else "",
@@ -69,6 +81,8 @@ def prune_command(
         "class_names": list(source.class_names),
         "batch_size": batch_size,
         "holdout": holdout,
+        "mean": list(source.mean or ()),
+        "std": list(source.std or ()),
     }
     if weights and (trained_for := training_seconds(weights)):
         about["training_seconds"] = trained_for

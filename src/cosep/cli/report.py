@@ -102,7 +102,9 @@ def _summarise(report: Report) -> None:
 
 def _as_loaded(about: Mapping[str, Any]) -> dict[str, Any]:
     """How the run loaded its data, as far as its config.toml says: another share or size gives other images."""
-    found = {name: about[name] for name in ("holdout", "batch_size") if name in about}
+    found = {
+        name: about[name] for name in ("holdout", "batch_size", "mean", "std") if about.get(name) not in (None, [])
+    }
     shape: list[int] = about.get("input") or []
     return found | ({"image_size": shape[-1]} if len(shape) == 3 else {})
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from cosep.cli.common import console, percent
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent
 
 RECIPE = "the model's recipe"
 
@@ -19,6 +22,9 @@ def train_command(
     model: Annotated[str, typer.Argument(help="resnet20 | vgg16 | torchvision:NAME | timm:NAME | file.py:factory")],
     data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
     out: Annotated[Path, typer.Option(help="The file to write the trained weights to (safetensors).")],
+    fast: Annotated[
+        bool, typer.Option("--fast", help="A short recipe: 15 passes, one cycle of the rate, images that grow.")
+    ] = False,
     epochs: Annotated[
         float | None, typer.Option(help="Passes over the training data.", min=0.01, show_default=RECIPE)
     ] = None,
@@ -33,30 +39,49 @@ def train_command(
         float | None,
         typer.Option(help="The decay of the moving average of the weights; 0: no average.", show_default=RECIPE),
     ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd or adamw.", show_default=RECIPE)] = None,
+    first_size: Annotated[
+        float | None,
+        typer.Option(help="The side of the first images, as a share; they grow in five steps.", show_default=RECIPE),
+    ] = None,
+    cutmix: Annotated[
+        float | None, typer.Option(help="The share of the batches that CutMix mixes.", show_default=RECIPE)
+    ] = None,
+    channels_last: Annotated[
+        bool | None,
+        typer.Option(help="The memory format that convolutions are faster in.", show_default=RECIPE),
+    ] = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    mean: MeanOption = None,
+    std: StdOption = None,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the order of the data.")] = 0,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
 ) -> None:
     """Train a model from scratch: SGD with Nesterov momentum, a warm-up and a cosine to zero.
 
-    vgg16, vgg19, mobilenetv2 and densenet40 have recipes of their own (label smoothing, a moving average of the
+    vgg16, vgg19, mobilenetv2, densenet40 and vit6 have recipes of their own (label smoothing, a moving average of the
     weights); the settings in use are shown, and every one has a flag.
+
+    --fast makes a usable network in a small part of the time: 15 passes, one cycle of the rate, images that grow from
+    half of their side to the whole.
 
     A training that was stopped goes on where it was when the same command is given again. The seconds that it took are
     written beside the weights, for the report of a pruning to count its own time against.
 
-    Example: cosep train vgg16 --data cifar10:~/data --out vgg16.safetensors --epochs 60
-    """
-    from safetensors.torch import save_model
+    Examples:
 
+      cosep train vgg16 --data cifar10:~/data --out vgg16.safetensors --fast
+
+      cosep train vgg16 --data cifar10:~/data --out vgg16.safetensors --epochs 60
+    """
     from cosep.config import DeviceConfig
-    from cosep.data import load_data
-    from cosep.errors import ConfigError
+    from cosep.data import Loader, load_data
     from cosep.measurement import accuracy
     from cosep.recovery.training import TRAINING_SECONDS, recipe, train
     from cosep.runs.fabric import launched
+    from cosep.runs.place import held, write_weights
     from cosep.zoo import load_model
 
     given: dict[str, Any] = {
@@ -68,39 +93,86 @@ def train_command(
         "label_smoothing": label_smoothing,
         "ema": ema,
         "seed": seed,
+        "optimizer": optimizer,
+        "first_size": first_size,
+        "cutmix": cutmix,
+        "channels_last": channels_last,
     }
-    settings = replace(recipe(model), **{name: value for name, value in given.items() if value is not None})
-    source = load_data(data, holdout=holdout, seed=seed, batch_size=settings.batch_size, image_size=image_size)
+    settings = replace(recipe(model, fast=fast), **{name: value for name, value in given.items() if value is not None})
+    source = load_data(
+        data,
+        holdout=holdout,
+        seed=seed,
+        batch_size=settings.batch_size,
+        image_size=image_size,
+        mean=numbers_of(mean, "--mean"),
+        std=numbers_of(std, "--std"),
+    )
     fabric = launched(DeviceConfig(accelerator=accelerator))
     if not quiet:
-        shown = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in asdict(settings).items())
+        shown = ", ".join(f"{name.replace('_', ' ')} {_told(value)}" for name, value in asdict(settings).items())
         console.print(f"{model} on {data}: {shown}", highlight=False, markup=False, soft_wrap=True)
-    if not out.name or out.is_dir():
-        raise ConfigError(f"--out is {str(out)!r}, a folder; give the file to write, such as {model}.safetensors.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial_file = out.with_name(out.name + ".partial")
-    if partial_file.exists() and not quiet:
-        console.print(f"going on from {partial_file}", highlight=False, markup=False, soft_wrap=True)
     took: list[float] = []
-    with Progress(console=console, transient=True, disable=quiet) as progress:
-        bar = progress.add_task("training", total=None)
-        net = train(
-            partial(load_model, model, classes=len(source.class_names) or None),
-            source.train,
-            settings,
-            fabric=fabric,
-            on_update=lambda done, total, loss: progress.update(
-                bar, completed=done, total=total, description=f"training, loss {loss:.3f}"
-            ),
-            partial=partial_file,
-            about={"model": model, "data": data, "holdout": holdout, "image_size": image_size},
-            on_end=took.append,
-        )
-    if fabric.is_global_zero:
-        save_model(net, str(out), metadata={TRAINING_SECONDS: f"{took[0]:.3f}"})
-        partial_file.unlink(missing_ok=True)
+    told = _a_line_a_pass(len(source.train), settings.batch_size) if isinstance(source.train, Loader) else None
+    with held(out) if fabric.is_global_zero else nullcontext():
+        partial_file = out.with_name(out.name + ".partial")
+        if partial_file.exists() and not quiet:
+            console.print(f"going on from {partial_file}", highlight=False, markup=False, soft_wrap=True)
+        with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+            bar = progress.add_task("training", total=None)
+
+            def on_update(done: int, total: int, loss: float) -> None:
+                progress.update(bar, completed=done, total=total, description=f"training, loss {loss:.3f}")
+                if told and not quiet and not console.is_terminal:
+                    told(done, total, loss)
+
+            net = train(
+                partial(load_model, model, classes=len(source.class_names) or None),
+                source.train,
+                settings,
+                fabric=fabric,
+                on_update=on_update,
+                partial=partial_file,
+                about={
+                    "model": model,
+                    "data": data,
+                    "holdout": holdout,
+                    "image_size": image_size,
+                    "mean": list(source.mean or ()),
+                    "std": list(source.std or ()),
+                },
+                on_end=took.append,
+            )
+        if fabric.is_global_zero:
+            write_weights(net, out, {TRAINING_SECONDS: f"{took[0]:.3f}"})
+            partial_file.unlink(missing_ok=True)
     if not quiet:
         for name, part in (("held-out", source.holdout), ("test", source.test)):
             if part is not None:
                 console.print(f"{name} accuracy {percent(accuracy(net, part))}", highlight=False)
     console.print(str(out), highlight=False)
+
+
+def _told(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _a_line_a_pass(batches: int, batch_size: int) -> Callable[[int, int, float], None]:
+    """Where there is no terminal to draw a bar on, as in a log: a line after every pass over the data."""
+    losses: list[float] = []
+    began = time.monotonic()
+
+    def told(done: int, total: int, loss: float) -> None:
+        nonlocal began
+        losses.append(loss)
+        if done % batches and done != total:
+            return
+        speed = len(losses) * batch_size / max(1e-9, time.monotonic() - began)
+        mean = sum(losses) / len(losses)
+        console.print(
+            f"pass {done / batches:g} of {total / batches:g}: loss {mean:.3f}, {speed:.0f} images/s", highlight=False
+        )
+        losses.clear()
+        began = time.monotonic()
+
+    return told

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -12,8 +13,8 @@ from torch import Tensor
 from cosep.config import check_at_least
 from cosep.data.cifar import read_cifar
 from cosep.data.digits import read_digits
-from cosep.data.folders import MEAN, SIZE, STD, read_folders
-from cosep.data.loader import Batch, Loader, Split, all_of
+from cosep.data.folders import SIZE, FolderSplit, read_folders
+from cosep.data.loader import Batch, Loader, all_of
 from cosep.data.order import class_by_class, stratified
 from cosep.data.tensors import TensorSplit
 from cosep.errors import ConfigError, DataError
@@ -57,6 +58,8 @@ def load_data(
     augment: bool = True,
     workers: int = 2,
     image_size: int = SIZE,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
 ) -> Data:
     """The data set that a name stands for, with a share of every class of its training set held out.
 
@@ -64,7 +67,8 @@ def load_data(
     returns a tuple (train, test) of loaders or a dict with "train", "test" and, if wanted, "holdout", "calibration",
     "class_names". It may take `batch_size`, `seed` and `holdout`; nothing is held out from its loaders here.
     `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders, whose
-    images become squares of `image_size`.
+    images become squares of `image_size`. Inputs are (pixel / 255 - `mean`) / `std`, a number for each channel: those
+    that the network was trained with, if not the data set's usual ones.
     """
     check_at_least("seed", seed, 0)
     check_at_least("image_size", image_size, 1)
@@ -73,8 +77,11 @@ def load_data(
             f"holdout is {holdout}; it must be a share of the training set, from 0 up to but not including 1."
         )
     if is_file_factory(spec):
+        if mean is not None or std is not None:
+            raise ConfigError(f"{spec} normalises its images itself: leave out mean and std, or use them there.")
         return _from_file(spec, batch_size=batch_size, seed=seed, holdout=holdout)
-    train, test, names, shape, mean, std = _read(spec, workers, image_size)
+    train, test, names, shape = _read(spec, workers, image_size)
+    train, test = (_normalised(split, mean, std, channels=shape[0]) for split in (train, test))
     rest, held_out = stratified(train.labels, holdout, seed=seed, purpose="holdout")
     plain = eval_batch_size or (512 if isinstance(train, TensorSplit) else batch_size)
     return Data(
@@ -85,12 +92,26 @@ def load_data(
         test=Loader(test, all_of(test), plain),
         class_names=names,
         input_shape=shape,
-        mean=mean,
-        std=std,
+        mean=train.mean,
+        std=train.std,
     )
 
 
-_Read = tuple[Split, Split, tuple[str, ...], tuple[int, ...], tuple[float, ...], tuple[float, ...]]
+_Split = TensorSplit | FolderSplit
+_Read = tuple[_Split, _Split, tuple[str, ...], tuple[int, ...]]
+
+
+def _normalised(split: _Split, mean: Sequence[float] | None, std: Sequence[float] | None, *, channels: int) -> _Split:
+    """The split with another mean and standard deviation, where they are given."""
+    for name, given in (("mean", mean), ("std", std)):
+        if given is None:
+            continue
+        told = ", ".join(f"{value:g}" for value in given)
+        if len(given) != channels:
+            raise ConfigError(f"{name} is {told}; images of {channels} channels need as many numbers.")
+        if not all(math.isfinite(value) and (value > 0 or name == "mean") for value in given):
+            raise ConfigError(f"{name} is {told}; {'numbers' if name == 'mean' else 'numbers above 0'} are needed.")
+    return replace(split, mean=tuple(mean or split.mean), std=tuple(std or split.std))
 
 
 def _read(spec: str, workers: int, image_size: int) -> _Read:
@@ -101,8 +122,7 @@ def _read(spec: str, workers: int, image_size: int) -> _Read:
         if not directory:
             raise DataError(f"{name} needs the folder of its files: {name}:DIR.")
         if name == "imagefolder":
-            found = read_folders(directory, workers=workers, size=image_size)
-            return *found, (3, image_size, image_size), MEAN, STD
+            return *read_folders(directory, workers=workers, size=image_size), (3, image_size, image_size)
         return _in_memory(*read_cifar(name, directory))
     close = difflib.get_close_matches(name, [n.partition(":")[0] for n in _NAMES[:4]], n=1)
     hint = next((n for n in _NAMES if close and n.startswith(close[0])), None)
@@ -111,7 +131,7 @@ def _read(spec: str, workers: int, image_size: int) -> _Read:
 
 
 def _in_memory(train: TensorSplit, test: TensorSplit, names: tuple[str, ...]) -> _Read:
-    return train, test, names, tuple(train.images.shape[1:]), train.mean, train.std
+    return train, test, names, tuple(train.images.shape[1:])
 
 
 def _from_file(spec: str, **wanted: object) -> Data:

@@ -15,6 +15,7 @@ from cosep.errors import DataError
 # ImageNet's, by which most public CIFAR networks were trained, too.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _PIXELS = 3 * 32 * 32
+_TEST_RECORDS = 10_000
 _NAMES_LIMIT = 100_000  # bytes of a file of class names
 _HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
@@ -86,9 +87,25 @@ def read_cifar(name: str, directory: str | Path) -> tuple[TensorSplit, TensorSpl
     """CIFAR as (train, test, class names) from the folder that holds its files, or from that folder's parent."""
     layout, folder = _find(name, Path(directory).expanduser())
     parts = [_read_file(folder / file, layout) for file in layout.train]
+    test = _read_file(folder / layout.test, layout)
+    _refuse_cut(folder, layout, [len(labels) for _, labels in (*parts, test)])
     pixels, labels = (np.concatenate(p) for p in zip(*parts, strict=True))
-    train = _as_split(pixels, labels)
-    return train, _as_split(*_read_file(folder / layout.test, layout)), _class_names(folder / layout.names, layout)
+    return _as_split(pixels, labels), _as_split(*test), _class_names(folder / layout.names, layout)
+
+
+def _refuse_cut(folder: Path, layout: _Layout, counts: list[int]) -> None:
+    """Refuse a file that ends early after a whole image, where another is as long as published.
+
+    A smaller data set in the same layout, all of whose files are shorter, is somebody's own and taken as it is.
+    """
+    published = [layout.records] * len(layout.train) + [_TEST_RECORDS]
+    short = [n for n, (count, full) in enumerate(zip(counts, published, strict=True)) if count < full]
+    if short and len(short) < len(counts):
+        file = (*layout.train, layout.test)[short[0]]
+        raise DataError(
+            f"{folder / file} holds {counts[short[0]]:,} images instead of {published[short[0]]:,}: it was cut. "
+            f"Get it again from {_HOME}."
+        )
 
 
 def _find(name: str, directory: Path) -> tuple[_Layout, Path]:

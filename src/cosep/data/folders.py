@@ -34,6 +34,8 @@ class FolderSplit:
     labels: Tensor  # (n,) int64
     workers: int = 2
     size: int = SIZE
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -55,7 +57,7 @@ class FolderSplit:
             torch.arange(len(self)) if indices is None else indices, shuffle=shuffle, seed=seed, epoch=epoch
         )
         loader = DataLoader(
-            _Images(self.paths, self.labels, _transform(augment, self.size)),
+            _Images(self.paths, self.labels, _transform(augment, self)),
             batch_sampler=_Steps(order, batch_size, drop_last, seed, epoch, start),
             num_workers=self.workers,
             generator=torch.Generator(),  # it would draw from the caller's otherwise
@@ -117,13 +119,14 @@ def _opened(path: str) -> Any:
         raise DataError(f"{path} cannot be read as an image ({failure}). Remove or replace it.") from failure
 
 
-def _transform(augment: bool, size: int) -> Callable[[Any], Tensor]:
+def _transform(augment: bool, split: FolderSplit) -> Callable[[Any], Tensor]:
     import_extra("torchvision", DataError)
     from torchvision import transforms as t
 
+    size = split.size
     whole = round(size * 256 / 224)  # ImageNet's custom: the crop is 7/8 of the image
     resize = [t.RandomResizedCrop(size), t.RandomHorizontalFlip()] if augment else [t.Resize(whole), t.CenterCrop(size)]
-    transform: Callable[[Any], Tensor] = t.Compose([*resize, t.ToTensor(), t.Normalize(MEAN, STD)])
+    transform: Callable[[Any], Tensor] = t.Compose([*resize, t.ToTensor(), t.Normalize(split.mean, split.std)])
     return transform
 
 

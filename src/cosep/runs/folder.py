@@ -32,7 +32,7 @@ from cosep.errors import ConfigError, RunError
 from cosep.runs.sameness import IDENTITY, other_run, warn_of_another_machine
 from cosep.storage.files import Seal, damage, is_inside, seal_of, sync
 from cosep.storage.folder import FILES, GATHERING, MANIFEST, READY
-from cosep.storage.schemas import COUNT, Each, Maybe, Where, misfit
+from cosep.storage.schemas import COUNT, FINITE, POSITIVE, Each, Maybe, Where, misfit
 from cosep.storage.tensors import read_tensors
 from cosep.storage.toml import read_toml, to_toml
 
@@ -47,6 +47,8 @@ _OURS = (CONFIG, LOG, CHECKPOINT, EVIDENCE, PAGE, _LOCK, MANIFEST, *FILES, GATHE
 MOST_CLASSES, MOST_INPUTS = 100_000, 2**24
 _ABOUT = {
     **dict.fromkeys(("model", "data", "checkpoint"), Maybe(str)),
+    "mean": Maybe([FINITE]),
+    "std": Maybe([POSITIVE]),
     "classes": Maybe(Where(COUNT, lambda count: count <= MOST_CLASSES, f"at most {MOST_CLASSES}")),
     "class_names": Maybe(Where([str], lambda names: len(names) <= MOST_CLASSES, f"at most {MOST_CLASSES} names")),
     "input": Maybe(

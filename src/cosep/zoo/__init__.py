@@ -25,8 +25,9 @@ from cosep.zoo.external import (
 from cosep.zoo.mobilenet import MobileNetV2
 from cosep.zoo.resnet import ResNet
 from cosep.zoo.vgg import CifarVGG
+from cosep.zoo.vit import CifarViT
 
-__all__ = ["input_shape", "load_checkpoint", "load_model", "model_names", "read_state_dict"]
+__all__ = ["input_shape", "load_checkpoint", "load_model", "model_names", "read_state_dict", "twin"]
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,24 @@ _IMAGENET = (1000, (3, 224, 224))
 _ZOO = {
     "digits_cnn": _Entry(partial(CifarResNet, 1, channels=1, widths=(32, 64, 64)), 10, (1, 8, 8)),
     **{f"resnet{6 * n + 2}": _Entry(partial(CifarResNet, n), *_CIFAR) for n in (3, 5, 7, 9, 18)},
+    **{f"resnet{6 * n + 2}_b": _Entry(partial(CifarResNet, n, shortcut="B"), *_CIFAR) for n in (3, 5, 7, 9, 18)},
     "vgg16": _Entry(partial(CifarVGG, 16), *_CIFAR),
     "vgg19": _Entry(partial(CifarVGG, 19), *_CIFAR),
     "mobilenetv2": _Entry(partial(MobileNetV2, small_images=True), *_CIFAR),
     "densenet40": _Entry(partial(CifarDenseNet, 40), *_CIFAR),
+    "vit6": _Entry(CifarViT, *_CIFAR),
     "resnet50": _Entry(partial(ResNet, (3, 4, 6, 3)), *_IMAGENET),
+    "resnet50_v1": _Entry(partial(ResNet, (3, 4, 6, 3), stride_first=True), *_IMAGENET),
     "mobilenetv2_imagenet": _Entry(MobileNetV2, *_IMAGENET),
 }
+
+# Networks whose weights have the same names and shapes and mean something else.
+_TWINS = {"resnet50": "resnet50_v1", "resnet50_v1": "resnet50", "torchvision:resnet50": "resnet50_v1"}
+
+
+def twin(spec: str) -> str | None:
+    """The model of the zoo that the same file of weights would fit as well, if there is one."""
+    return _TWINS.get(spec)
 
 
 def model_names() -> tuple[str, ...]:

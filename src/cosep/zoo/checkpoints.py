@@ -21,7 +21,11 @@ _WRAPPERS = (
     "model",
     "net",
 )  # the entry of a training checkpoint that holds the weights
-_PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
+_PREFIXES = (
+    "module.",
+    "_orig_mod.",
+    "model.",
+)  # what DataParallel, torch.compile and Lightning modules put before names
 
 
 def read_state_dict(path: str | Path, *, known: Collection[str] = ()) -> dict[str, Tensor]:
@@ -36,7 +40,7 @@ def read_state_dict(path: str | Path, *, known: Collection[str] = ()) -> dict[st
             f"there is no checkpoint {path}; give a .safetensors file or a state dict saved by torch.save."
         )
     loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
-    return _without_prefixes(_unwrapped(loaded, path), set(known))
+    return _under_own_names(_unwrapped(loaded, path), set(known), path)
 
 
 def load_checkpoint(model: nn.Module, path: str | Path, *, ignore: tuple[str, ...] = ()) -> None:
@@ -150,12 +154,29 @@ def _is_entry(key: object, value: object) -> bool:
     return isinstance(key, str) and isinstance(value, Tensor)
 
 
-def _without_prefixes(state: dict[str, Tensor], known: set[str]) -> dict[str, Tensor]:
-    while True:
-        prefix = next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None)
-        if prefix is None or not known.isdisjoint(state):
-            return state
+def _under_own_names(state: dict[str, Tensor], known: set[str], path: Path) -> dict[str, Tensor]:
+    """The entries under the model's own names: what a wrapper put before them is taken off.
+
+    A Lightning module keeps its network under a name of its author's choice, beside entries of its own such as the
+    weights of a loss; so where the names are `known`, any prefix serves under which all of them are found.
+    """
+    if not known.isdisjoint(state):
+        return state
+    needed = {name for name in known if not name.endswith("num_batches_tracked")}
+    one = next(iter(needed), "")
+    places = {k.removesuffix(one) for k in state if needed and k.endswith("." + one)}
+    places = {place for place in places if all(place + name in state for name in needed)}
+    if len(places) > 1:
+        raise ModelError(
+            f"{path} holds the model's weights {len(places)} times, under {' and '.join(sorted(places))}. Save the one "
+            "that is meant by itself, with its state_dict()."
+        )
+    if places:
+        place = places.pop()
+        return {k.removeprefix(place): v for k, v in state.items() if k.startswith(place)}
+    while prefix := next((p for p in _PREFIXES if all(k.startswith(p) for k in state)), None):
         state = {k.removeprefix(prefix): v for k, v in state.items()}
+    return state
 
 
 def _shape(tensor: Tensor) -> str:

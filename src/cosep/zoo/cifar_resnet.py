@@ -1,20 +1,25 @@
 """The ResNets of He et al. (2016), section 4.2, for small images: three stages of basic blocks.
 
-Parameter names and shortcuts are those of the public project akamaster/pytorch_resnet_cifar10, whose weights fit.
+With option-A shortcuts, parameter names are those of the public project akamaster/pytorch_resnet_cifar10, whose weights
+fit. With option B they are torchvision's (`downsample.0`, `downsample.1`, `fc`), as other public weights have them.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosep.zoo.layers import conv, initialise
 
+Shortcut = Literal["A", "B"]
+
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and an option-A shortcut: (n, inputs, h, w) -> (n, outputs, h / stride, w / stride)."""
+    """Two 3x3 convolutions and a shortcut: (n, inputs, h, w) -> (n, outputs, h / stride, w / stride)."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, shortcut: Shortcut = "A") -> None:
         super().__init__()
         self.conv1 = conv(inputs, outputs, 3, stride=stride)
         self.bn1 = nn.BatchNorm2d(outputs)
@@ -22,13 +27,18 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs)
         self.stride = stride
         self.new_channels = outputs - inputs
+        self.downsample: nn.Sequential | None = None
+        if shortcut == "B" and (stride != 1 or inputs != outputs):
+            self.downsample = nn.Sequential(conv(inputs, outputs, 1, stride=stride), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
     def shortcut(self, x: Tensor) -> Tensor:
-        """Option A: every second pixel, and zeros for the new channels, half before and half after."""
+        """Option B: a 1x1 convolution. Option A: every second pixel, and zeros for new channels, half on each side."""
+        if self.downsample is not None:
+            return self.downsample(x)
         if self.stride != 1:
             x = x[:, :, :: self.stride, :: self.stride]
         if self.new_channels:
@@ -41,23 +51,31 @@ class CifarResNet(nn.Module):
     """6 * blocks + 2 layers: (n, channels, h, w) -> logits (n, classes)."""
 
     def __init__(
-        self, blocks: int, *, classes: int = 10, channels: int = 3, widths: tuple[int, int, int] = (16, 32, 64)
+        self,
+        blocks: int,
+        *,
+        classes: int = 10,
+        channels: int = 3,
+        widths: tuple[int, int, int] = (16, 32, 64),
+        shortcut: Shortcut = "A",
     ) -> None:
         super().__init__()
         self.conv1 = conv(channels, widths[0], 3)
         self.bn1 = nn.BatchNorm2d(widths[0])
-        self.layer1 = _stage(widths[0], widths[0], blocks, 1)
-        self.layer2 = _stage(widths[0], widths[1], blocks, 2)
-        self.layer3 = _stage(widths[1], widths[2], blocks, 2)
-        self.linear = nn.Linear(widths[2], classes)
+        self.layer1 = _stage(BasicBlock(widths[0], widths[0], 1, shortcut), blocks)
+        self.layer2 = _stage(BasicBlock(widths[0], widths[1], 2, shortcut), blocks)
+        self.layer3 = _stage(BasicBlock(widths[1], widths[2], 2, shortcut), blocks)
+        # Public weights name the last layer after the project that they come from.
+        self.classifier = "linear" if shortcut == "A" else "fc"
+        self.add_module(self.classifier, nn.Linear(widths[2], classes))
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
-        return self.linear(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return self.get_submodule(self.classifier)(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-def _stage(inputs: int, outputs: int, blocks: int, stride: int) -> nn.Sequential:
-    first = BasicBlock(inputs, outputs, stride)
-    return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)))
+def _stage(first: BasicBlock, blocks: int) -> nn.Sequential:
+    width = first.bn2.num_features
+    return nn.Sequential(first, *(BasicBlock(width, width, 1) for _ in range(blocks - 1)))

@@ -21,7 +21,8 @@ class CifarVGG(nn.Module):
             for _ in range(count):
                 layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
                 inputs = width
-            layers.append(nn.MaxPool2d(2))
+            # The same as without ceil_mode for 32 pixels; smaller images end as one pixel too.
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(inputs, classes)
         initialise(self)
