@@ -82,7 +82,7 @@ class LinearMap:
         """The weights now, in float64 on the CPU: (parts, columns, outputs of the part)."""
         if isinstance(self.module, _BatchNorm):
             return batchnorm_scale(self.module).reshape(-1, 1, 1)
-        weight: Tensor = self.module.get_parameter("weight").detach().cpu().double()
+        weight: Tensor = self.module.get_parameter("weight").detach().to("cpu", torch.float64, copy=True)
         if isinstance(self.module, nn.Linear):
             return weight.T.unsqueeze(0)
         by_part = weight.unflatten(0, (self.parts, -1)).flatten(3)  # (parts, outputs, inputs, taps)

@@ -70,8 +70,8 @@ def layer_parameters(model: nn.Module) -> dict[str, LayerCost]:
             continue
         total = float(sum(parameter.numel() for parameter in own.values()))
         if mixing_kind_of(module) is not None:
-            product = float(own["weight"].numel()) if "weight" in own else 0.0
-            found[name] = LayerCost(*_sizes(module), product, total - product)
+            product, bias = (float(own[key].numel()) if key in own else 0.0 for key in ("weight", "bias"))
+            found[name] = LayerCost(*_sizes(module), product, bias)
         else:
             found[name] = LayerCost(1, max(parameter.numel() for parameter in own.values()), 0.0, total)
         for key, parameter in own.items():

@@ -104,6 +104,8 @@ class Pass:
                     self.waiting[source] -= 1
                     if not self.waiting[source]:
                         del self.values[source]
+                if not step.users and index != self.tape.output:
+                    del self.values[index]  # the second result of some operation that nobody reads
 
 
 def record(model: nn.Module, inputs: Tensor) -> Tape:

@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,23 +132,23 @@ def _swept(
     _see_original(tapes, inputs, tasks, config, seed, team)
     order = in_order(tape, tasks)
     passes = [Pass.begun(tapes.cut[tuple(x.shape)], x) for x in inputs]
-    shelf = Shelf(int(config.memory * 2**30))
     records, done = [], 0
-    for place, step in enumerate(order):
-        task = tasks.get(step)
-        if task is None:
-            continue
-        needed = {source for index in order[done:place] for source in tape.steps[index].sources}
-        needed |= {tape.steps[step].sources[0], *(() if task.other is None else (task.other,))}
-        sums = Sums(task.map.parts, task.map.columns, task.map.outputs // task.map.parts)
-        for batch, (first, _) in enumerate(numbered(inputs)):
-            shelf.get(batch, passes[batch], needed)
-            passes[batch].run(order[done:place])
-            _gather(task, batch, passes[batch], first, sums)
-            shelf.put(batch, passes[batch])
-        done = place
-        task.wanted.clear()
-        records.append(solve(model, task, sums, config, team))
+    with closing(Shelf(int(config.memory * 2**30))) as shelf:
+        for place, step in enumerate(order):
+            task = tasks.get(step)
+            if task is None:
+                continue
+            needed = {source for index in order[done:place] for source in tape.steps[index].sources}
+            needed |= {tape.steps[step].sources[0], *(() if task.other is None else (task.other,))}
+            sums = Sums(task.map.parts, task.map.columns, task.map.outputs // task.map.parts)
+            for batch, (first, _) in enumerate(numbered(inputs)):
+                shelf.get(batch, passes[batch], needed)
+                passes[batch].run(order[done:place])
+                _gather(task, batch, passes[batch], first, sums)
+                shelf.put(batch, passes[batch])
+            done = place
+            task.wanted.clear()
+            records.append(solve(model, task, sums, config, team))
     return (*records, *left)
 
 

@@ -56,6 +56,11 @@ class Shelf:
             if (number, step) in self.stored and run.values[step] is None:
                 run.values[step] = self._read(self.stored[number, step])
 
+    def close(self) -> None:
+        """Give the room on disk back."""
+        if self._file is not None:
+            self._file.close()
+
     def _write(self, value: Tensor) -> _Stored:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="cosep-")  # noqa: SIM115 - it lives as long as the shelf

@@ -1,0 +1,103 @@
+"""Least squares beside numpy's."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from cosep.rebuilding.fit import Fitted, Sums, Team, output_moments, pull_for, solved, with_best_constant
+
+
+def rows_and_targets(rows=400, columns=7, outputs=3, parts=2, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(parts, columns, columns, generator=generator, dtype=torch.float64)
+    x = torch.randn(parts, rows, columns, generator=generator, dtype=torch.float64) @ mixing + 3
+    y = x @ torch.randn(parts, columns, outputs, generator=generator, dtype=torch.float64) - 2
+    return x.to(dtype), (y + 0.3 * torch.randn(y.shape, generator=generator, dtype=torch.float64)).to(dtype)
+
+
+def summed(x, y, batches=4):
+    sums = Sums(x.shape[0], x.shape[2], y.shape[2])
+    for part_x, part_y in zip(x.chunk(batches, 1), y.chunk(batches, 1), strict=True):
+        sums.add(part_x, part_y)
+    return sums
+
+
+def test_the_solution_is_that_of_numpys_least_squares_with_the_pull_as_further_rows():
+    x, y = rows_and_targets()
+    start = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    found = solved(summed(x, y).moments(), start, 0.1)
+    for part in range(2):
+        a, b, w = x[part].numpy(), y[part].numpy(), start[part].numpy()
+        centred, wanted = a - a.mean(0), b - b.mean(0)
+        level = np.sqrt(0.1 * centred.var(0).mean() * len(a))
+        stacked = np.vstack([centred, level * np.eye(7)])
+        expected = np.linalg.lstsq(stacked, np.vstack([wanted, level * w]), rcond=None)[0]
+        np.testing.assert_allclose(found.weight[part].numpy(), expected, rtol=1e-8)
+        np.testing.assert_allclose(found.constant[part].numpy(), b.mean(0) - a.mean(0) @ expected, rtol=1e-8)
+
+
+def test_without_a_constant_the_fit_goes_through_zero():
+    x, y = rows_and_targets(parts=1)
+    moments = summed(x, y).moments().about_zero()
+    found = solved(moments, torch.zeros(1, 7, 3, dtype=torch.float64), 1e-12)
+    expected = np.linalg.lstsq(x[0].numpy(), y[0].numpy(), rcond=None)[0]
+    np.testing.assert_allclose(found.weight[0].numpy(), expected, rtol=1e-5)
+    assert not found.constant.any()
+
+
+def test_statistics_of_outputs_follow_from_those_of_the_rows():
+    x, y = rows_and_targets()
+    moments = summed(x, y).moments()
+    fitted = with_best_constant(moments, torch.randn(2, 7, 3, dtype=torch.float64))
+    mean, variance = output_moments(moments, fitted)
+    made = fitted(x)
+    assert_close(mean, made.mean(1))
+    assert_close(variance, made.var(1, unbiased=False))
+    assert_close(mean, y.mean(1))
+
+
+def test_a_mean_far_above_the_deviation_costs_no_precision_in_float32():
+    x, y = rows_and_targets(parts=1)
+    shifted = summed((x + 5000).float(), y.float()).moments()
+    plain = summed(x, y).moments()
+    assert_close(shifted.xx, plain.xx, rtol=2e-3, atol=2e-3)
+
+
+def test_two_processes_together_find_what_one_finds_alone():
+    x, y = rows_and_targets(seed=3)
+    alone = summed(x, y).moments()
+    halves = [summed(a, b) for a, b in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)]
+    gathered: list[list[torch.Tensor]] = []
+    halves[1].moments(Team(2, total=lambda tensors: gathered.append([t.clone() for t in tensors])))
+
+    def total(tensors):
+        for own, other in zip(tensors, gathered[0], strict=True):
+            own += other
+
+    together = halves[0].moments(Team(2, total=total))
+    assert together.rows == alone.rows
+    for name in ("x_mean", "y_mean", "xx", "xy"):
+        assert_close(getattr(together, name), getattr(alone, name))
+
+
+def test_an_idle_process_adds_nothing():
+    sums = Sums(1, 3, 2)
+    found = sums.moments(Team(2))
+    assert found.rows == 0
+    assert found.finite()
+
+
+@pytest.mark.parametrize(("rows", "factor"), [(1600, 1), (800, 4), (100, 256)])
+def test_few_rows_are_pulled_more_strongly(rows, factor):
+    assert pull_for(rows, 100, 1e-3) == pytest.approx(factor * 1e-3)
+
+
+def test_dead_columns_keep_their_weights():
+    x, y = rows_and_targets(parts=1)
+    x[:, :, 2] = 4.0
+    start = torch.randn(1, 7, 3, dtype=torch.float64)
+    found = solved(summed(x, y).moments(), start, 1e-3)
+    assert_close(found.weight[0, 2], start[0, 2])
+    assert isinstance(found, Fitted)
+    assert bool(found.weight.isfinite().all())
