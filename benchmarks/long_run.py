@@ -73,8 +73,8 @@ def measured_run(groups: int, folder: Path, told: Callable[[dict[str, Any]], Non
     assert len(found) == groups, f"{len(found)} groups instead of {groups}"
     changes = {
         "observe": {"images": 64},
-        "surgery": {"images": 64},
-        "recover": {"schedule": "per-layer", "share": 0.05, "epochs": 0.5, "distill": 0.0, "features": 0.0},
+        "rebuild": {"images": 64},
+        "recover": {"schedule": "per-layer", "share": 0.05, "group_epochs": 0.5, "distill": 0.0, "features": 0.0},
         "device": {"accelerator": "cpu"},
     }
     rows: list[Any] = []

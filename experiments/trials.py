@@ -18,7 +18,7 @@ from cosep.config import paper_recovery
 from cosep.errors import ConfigError
 
 Changes = Mapping[str, Mapping[str, Any]]
-QUICK = {"observe": {"images": 200}, "surgery": {"images": 100}, "recover": {"epochs": 0.02}}
+QUICK = {"observe": {"images": 200}, "rebuild": {"images": 100}, "recover": {"group_epochs": 0.02}}
 
 
 def parser(doc: str | None, *, model: str = "resnet56", seeds: int = 1) -> argparse.ArgumentParser:

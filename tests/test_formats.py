@@ -9,8 +9,8 @@ from cosep.models.formats import in_fast_format
 
 FAST = {
     "observe": {"images": 40},
-    "surgery": {"images": 20},
-    "recover": {"share": 1.0, "epochs": 1.0},
+    "rebuild": {"images": 20},
+    "recover": {"share": 1.0, "group_epochs": 1.0},
     "device": {"accelerator": "cpu"},
 }
 

@@ -17,7 +17,7 @@ from cosep.runs.sameness import identity_of
 
 FAST = {
     "observe": {"images": 40},
-    "surgery": {"images": 20},
+    "rebuild": {"images": 20},
     "recover": {"schedule": "none"},
     "device": {"accelerator": "cpu"},
 }
@@ -231,7 +231,7 @@ def test_the_command_goes_on_with_the_same_file_under_another_name(tmp_path, mon
     net = cosep.load_model("digits_cnn", classes=10)
     for name in ("a.pt", "b.pt"):
         torch.save(net.state_dict(), name)
-    quick = ["--accelerator", "cpu", "--schedule", "none", "--observe-images", "100", "--surgery-images", "50"]
+    quick = ["--accelerator", "cpu", "--schedule", "none", "--observe-images", "100", "--rebuild-images", "50"]
 
     def prune(weights, data):
         words = ["prune", "digits_cnn", "--weights", weights, "--data", data, "--out", "run", *quick]

@@ -83,7 +83,7 @@ def test_the_seconds_of_a_training_are_beside_its_weights_and_in_the_report_of_a
         seconds = float(file.metadata()["training_seconds"])
     assert seconds > 0
     words = ["prune", "digits_cnn", "--weights", str(weights), "--data", "digits", "--out", str(run), "--quiet"]
-    words += ["--accelerator", "cpu", "--observe-images", "100", "--surgery-images", "50", "--schedule", "none"]
+    words += ["--accelerator", "cpu", "--observe-images", "100", "--rebuild-images", "50", "--schedule", "none"]
     assert CliRunner().invoke(app, words).exit_code == 0
     told = CliRunner().invoke(app, ["report", str(run), "--json"])
     report = json.loads(told.stdout)

@@ -334,9 +334,30 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: _without_none(v) if isinstance(v, Mapping) else v for k, v in values.items() if v is not None}
 
 
+# What the section `surgery` held in the version before, and what it is called in `rebuild`; "" where it is gone.
+_MOVED = {
+    "compensate": "solve",
+    "reestimate_batchnorm": "reestimate_batchnorm",
+    "images": "images",
+    "ridge": "pull",
+    "positions": "positions",
+    "max_gram": "",
+}
+
+
 def upgraded(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as an earlier version wrote them, in the form of this one: no second seed, None for "no limit"."""
+    """Settings as an earlier version wrote them, in the form of this one: no second seed, None for "no limit", and the
+    rebuild in a section of its own."""
     new = dict(changes)
+    if isinstance(surgery := new.get("surgery"), Mapping) and surgery.keys() & _MOVED.keys():
+        new["surgery"] = {name: value for name, value in surgery.items() if name not in _MOVED}
+        moved = {there: surgery[name] for name, there in _MOVED.items() if there and name in surgery}
+        new["rebuild"] = {**moved, **new.get("rebuild", {})}
+        recover = new.get("recover")
+        if isinstance(recover, Mapping) and "epochs" in recover and "group_epochs" not in recover:
+            # A whole file of the version before, in which this was the length for each group.
+            rest = {name: value for name, value in recover.items() if name != "epochs"}
+            new["recover"] = {**rest, "group_epochs": recover["epochs"]}
     if isinstance(select := new.get("select"), Mapping):
         new["select"] = {name: value for name, value in select.items() if name != "seed"}
     if isinstance(limits := new.get("limits"), Mapping):
@@ -352,6 +373,13 @@ def replace_settings(config: PruneConfig, changes: Mapping[str, Any]) -> PruneCo
     if isinstance(changes.get("select"), Mapping) and "seed" in changes["select"]:
         warnings.warn(
             "select.seed is gone and was ignored: the setting `seed` is that of everything random. Leave it out.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    if isinstance(changes.get("surgery"), Mapping) and (former := sorted(changes["surgery"].keys() & _MOVED.keys())):
+        there = f"; set rebuild.{_MOVED[former[0]]}" if _MOVED[former[0]] else ""
+        warnings.warn(
+            f"surgery.{former[0]} is now part of the section rebuild{there}. The old name goes with the next version.",
             FutureWarning,
             stacklevel=2,
         )

@@ -98,7 +98,10 @@ def plan(
         job = opening.job()
         with job.stage("measure"):
             job = replace(job, before=measure(job.original, job.example).to_document())
-        return decided_plan(job, opening.model)
+        state = State(job.original)
+        while (share := next_share(job, state)) is not None:
+            state = tried(job, state, share)
+        return decided_plan(job, opening.model, state)
 
 
 def _next_groups(job: Job, state: State) -> tuple[Group, ...]:

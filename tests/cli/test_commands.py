@@ -23,7 +23,7 @@ FAST = [
     "cpu",
     "--observe-images",
     "300",
-    "--surgery-images",
+    "--rebuild-images",
     "150",
     "--epochs",
     "0.2",

@@ -20,7 +20,7 @@ from cosep.storage.folder import read_artifact
 
 FAST = {
     "observe": {"images": 60},
-    "surgery": {"images": 30},
+    "rebuild": {"images": 30},
     "recover": {"schedule": "none"},
     "device": {"accelerator": "cpu"},
 }

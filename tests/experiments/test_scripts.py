@@ -72,7 +72,7 @@ def run(weights, tmp_path_factory):
         {
             "recover": {"schedule": "none"},
             "observe": {"images": 200},
-            "surgery": {"images": 50},
+            "rebuild": {"images": 50},
             "device": {"accelerator": "cpu"},
         },
     )

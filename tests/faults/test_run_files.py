@@ -21,8 +21,8 @@ from cosep.storage.folder import check_beside, read_artifact, write_artifact
 DESCRIPTION = {"about": {"model": "net"}, "seed": 0}
 FAST = {
     "observe": {"images": 40},
-    "surgery": {"images": 20},
-    "recover": {"schedule": "per-layer", "share": 1.0, "epochs": 1.0},
+    "rebuild": {"images": 20},
+    "recover": {"schedule": "per-layer", "share": 1.0, "group_epochs": 1.0},
     "device": {"accelerator": "cpu"},
     "checkpoint_seconds": 0.0,
 }

@@ -42,7 +42,7 @@ def test_a_saved_model_is_loaded_and_reported_offline(offline, tmp_path):
 def test_a_network_is_pruned_offline(offline, tmp_path):
     data = load_data("digits", batch_size=64)
     fast = {
-        "observe": {"images": 100}, "surgery": {"images": 60}, "recover": {"schedule": "none"},
+        "observe": {"images": 100}, "rebuild": {"images": 60}, "recover": {"schedule": "none"},
         "device": {"accelerator": "cpu"},
     }  # fmt: skip
     result = cosep.prune(

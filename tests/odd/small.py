@@ -29,21 +29,26 @@ def batches(size=20, count=60, seed=0):
 
 def settings(**changes):
     """Settings for a run of a fraction of a second; without recovery unless asked for."""
-    quick = {"device": {"accelerator": "cpu"}, "recover": {"schedule": "none"}}
+    quick = {
+        "device": {"accelerator": "cpu"},
+        "order": "one-by-one",
+        "select": {"criterion": "cosep", "width_rule": "knee"},
+        "recover": {"schedule": "none"},
+    }
     for stage, values in changes.items():
-        quick[stage] = {**quick.get(stage, {}), **values}
+        quick[stage] = {**quick.get(stage, {}), **values} if isinstance(values, dict) else values
     return replace_settings(preset(), quick)
 
 
 def plain_cut(**changes):
     """Settings under which the result is the cut alone: nothing is compensated, re-estimated or trained."""
-    surgery = {"compensate": False, "reestimate_batchnorm": False, **changes.pop("surgery", {})}
-    return settings(surgery=surgery, **changes)
+    rebuild = {"solve": False, "reestimate_batchnorm": False, **changes.pop("rebuild", {})}
+    return settings(rebuild=rebuild, **changes)
 
 
 def trained(**changes):
     """Settings with a short recovery."""
-    recover = {"schedule": "final", "share": 1.0, "epochs": 1.0, **changes.pop("recover", {})}
+    recover = {"schedule": "final", "share": 1.0, "group_epochs": 1.0, **changes.pop("recover", {})}
     return settings(recover=recover, **changes)
 
 

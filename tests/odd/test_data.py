@@ -89,7 +89,7 @@ def test_images_of_one_class_or_one_of_each_are_refused():
 def test_uneven_batches_give_the_same_statistics_and_an_exact_accuracy(size):
     x, y = images(60)
     evaluate = batches(size, seed=8)
-    result = prune(Net(), batches(size), evaluate, config=settings(surgery={"reestimate_batchnorm": False}))
+    result = prune(Net(), batches(size), evaluate, config=settings(rebuild={"reestimate_batchnorm": False}))
     assert kept(result, "a") == kept(prune(Net(), [(x, y)]), "a")
     test_x, test_y = images(60, seed=8)
     right = (result.model(test_x).argmax(1) == test_y).double().mean()
@@ -406,7 +406,7 @@ class Faulty:
 
 
 def per_layer(run=None, **loaders):
-    config = trained(recover={"schedule": "per-layer", "epochs": 3.0})
+    config = trained(recover={"schedule": "per-layer", "group_epochs": 3.0})
     parts = {"calibration": batches(), "train": batches(), **loaders}
     return cosep.prune(Net(), config=config, widths={"a": 4, "b": 4}, run=run, **parts)
 

@@ -189,7 +189,7 @@ def test_a_hook_between_a_convolution_and_its_batchnorm_does_not_spoil_compensat
     model.b.register_forward_hook(lambda module, args, output: 0.01 * output)
     with torch.no_grad():
         ordinary.b.weight *= 0.01
-    only = settings(surgery={"reestimate_batchnorm": False})
+    only = settings(rebuild={"reestimate_batchnorm": False})
     odd, usual = quietly(prune, model, config=only), prune(ordinary, config=only)
     x = images(60)[0]
     errors = [(r.model(x) - model(x)).square().mean() for r in (odd, usual)]

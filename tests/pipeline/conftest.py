@@ -34,7 +34,13 @@ def quick():
     """Settings for a run of a second or two: few images, few updates."""
 
     def make(preset_name="default", **changes):
-        fast = {"observe": {"images": 400}, "surgery": {"images": 200}, "recover": {"share": 0.25, "epochs": 1.0}}
+        fast = {
+            "order": "one-by-one",
+            "select": {"criterion": "cosep", "width_rule": "knee"},
+            "observe": {"images": 400},
+            "rebuild": {"images": 200},
+            "recover": {"share": 0.25, "group_epochs": 1.0},
+        }
         for stage, values in changes.items():
             fast[stage] = {**fast.get(stage, {}), **values} if isinstance(values, dict) else values
         return replace_settings(preset(preset_name), {**CPU, **fast})

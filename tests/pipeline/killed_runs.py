@@ -25,8 +25,8 @@ RESULT = ("model.safetensors", "plan.json")
 def run(weights, folder, preset):
     changes = {
         "observe": {"images": 200},
-        "surgery": {"images": 100},
-        "recover": {"share": 0.5, "epochs": 1.0},
+        "rebuild": {"images": 100},
+        "recover": {"share": 0.5, "group_epochs": 1.0},
         "device": {"accelerator": "cpu"},
         "checkpoint_seconds": 0.0,
     }

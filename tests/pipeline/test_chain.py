@@ -258,7 +258,7 @@ def test_all_groups_are_cut_at_once_and_recovered_at_the_end(base, digits, quick
 def test_a_group_that_was_taken_back_has_no_stale_selection(base, digits, quick):
     config = quick(
         limits={"max_drop": 0.1},
-        surgery={"compensate": False, "reestimate_batchnorm": False},
+        rebuild={"solve": False, "reestimate_batchnorm": False},
         recover={"schedule": "none"},
         select={"degree": 5},
     )

@@ -35,7 +35,7 @@ def everything(base, tmp_path_factory):
     from cosep.config import preset, replace_settings
 
     out = tmp_path_factory.mktemp("compare")
-    changes = {"observe": {"images": 400}, "surgery": {"images": 200}, "recover": {"schedule": "none"}}
+    changes = {"observe": {"images": 400}, "rebuild": {"images": 200}, "recover": {"schedule": "none"}}
     config = replace_settings(preset(), {**changes, "device": {"accelerator": "cpu"}})
     data = load_data("digits")
     return out, compare(base, lambda seed: data, CRITERIA, seeds=[0], out=out, config=config)

@@ -168,8 +168,8 @@ def test_a_group_that_costs_more_than_allowed_is_left_whole(base, digits, quick,
     # Without compensation and with hardly any training, cutting these layers costs far more than a tenth of a point.
     config = quick(
         limits={"max_drop": 0.1},
-        surgery={"compensate": False, "reestimate_batchnorm": False},
-        recover={"schedule": schedule, "lr": 1e-6, "epochs": 0.1},
+        rebuild={"solve": False, "reestimate_batchnorm": False},
+        recover={"schedule": schedule, "lr": 1e-6, "group_epochs": 0.1},
         select={"degree": 5},
     )
     result = pruned(base, digits, config)

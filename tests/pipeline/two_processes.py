@@ -23,8 +23,8 @@ LAYERS = ("layer1.0.conv1", "layer3.0.conv1")
 def settings():
     changes = {
         "observe": {"images": 500},
-        "surgery": {"images": 200},
-        "recover": {"share": 0.25, "epochs": 1.0},
+        "rebuild": {"images": 200},
+        "recover": {"share": 0.25, "group_epochs": 1.0},
         "device": {"accelerator": "cpu"},
     }
     return cosep.replace_settings(cosep.preset(), changes)

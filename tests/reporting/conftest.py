@@ -31,8 +31,8 @@ def make_run(trained, tmp_path_factory):
     def make(name, kind="default", callbacks=None, **changes):
         fast = {
             "observe": {"images": 300},
-            "surgery": {"images": 60},
-            "recover": {"share": 0.2, "epochs": 1.0},
+            "rebuild": {"images": 60},
+            "recover": {"share": 0.2, "group_epochs": 1.0},
             "device": {"accelerator": "cpu"},
         }
         folder = name if isinstance(name, Path) else tmp_path_factory.mktemp("runs") / name

@@ -131,7 +131,8 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
                 chance = torch.softmax(scores.detach() / TEMPERATURE, dim=1)
                 v = chance.sqrt() * torch.randn(scores.shape, generator=generator).to(scores)
                 v = v - chance * v.sum(1, keepdim=True)
-                slopes = torch.autograd.grad((scores * v).sum(), [output for _, output in seen], allow_unused=True)
+                outputs = [output for _, output in seen]
+                slopes = torch.autograd.grad((scores * v).sum(), outputs, allow_unused=True) if outputs else ()
                 for (name, _), slope in zip(seen, slopes, strict=True):
                     if slope is not None:
                         rows = slope.movedim(looked.grams.maps[name].channel_axis, -1).flatten(0, -2)

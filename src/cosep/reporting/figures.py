@@ -345,9 +345,9 @@ def among_published(runs: Sequence[RunRecord]) -> Drawn | None:
     if len(tables) != 1 or not (rows := tables.pop()):
         return None
     ours = [
-        (run.name, 100 * run.report["change"]["macs"], 100 * run.report["change"]["accuracy"])
+        (run.name, 100 * run.report.change.macs, 100 * run.report.change.accuracy)
         for run in runs
-        if run.report["change"].get("accuracy") is not None
+        if run.report.change.accuracy is not None and run.report.change.macs is not None
     ]
     if not ours:
         return None

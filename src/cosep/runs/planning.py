@@ -178,10 +178,9 @@ def _record(job: Job, place: int, group: Group, candidates: Candidates, selectio
             )
 
 
-def decided_plan(job: Job, model: nn.Module) -> Plan:
-    """What would stay of the whole network, and what that costs."""
+def decided_plan(job: Job, model: nn.Module, state: State) -> Plan:
+    """What would stay of the whole network, and what that costs; `state` holds what a search for the amount found."""
     found = candidates_of_original(job)
-    state = State(job.original)
     decided = widths_of(job, state, found, target_of(job, state))
     chosen = [
         GroupPlan(group.name, selection=_finished(job, group, each, decided.widths[group.name]))
@@ -193,6 +192,6 @@ def decided_plan(job: Job, model: nn.Module) -> Plan:
         made,
         input=tuple(job.example.shape[1:]),
         cost=Cost(job.before["macs"], macs(small, job.example), job.before["parameters"], parameters(small)),
-        notes=decided.notes,
+        notes=(*decided.notes, *searched_words(job, state)),
         candidates={each.group: each for each in found},
     )

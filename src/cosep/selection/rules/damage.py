@@ -29,6 +29,8 @@ class DamageRule:
 
     def __call__(self, candidates: Sequence[Candidates], target: Target, probe: Probe) -> Widths:
         limits = target.limits(probe)
+        if not limits and all(each.group in target.given for each in candidates):
+            return Widths({each.group: Width(target.given[each.group], WIDTH_GIVEN) for each in candidates})
         if not limits:
             raise ConfigError(
                 'the width rule "damage" needs to know how much may stay, and nothing says it. Give a limit '
