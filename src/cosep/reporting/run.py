@@ -33,7 +33,7 @@ class RunRecord:
     def share_of_training(self) -> float | None:
         """The time of the run as a share of the time that training the uncut network took; None if that is unknown."""
         training = self.about.get("training_seconds")
-        seconds = sum(self.report.get("seconds", {}).values())
+        seconds = sum(self.report.seconds.values())
         known = isinstance(training, int | float) and 0 < training < math.inf
         return seconds / training if known and seconds else None
 
