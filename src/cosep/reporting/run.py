@@ -34,8 +34,9 @@ class RunRecord:
         """The time of the run as a share of the time that training the uncut network took; None if that is unknown."""
         training = self.about.get("training_seconds")
         seconds = sum(self.report.seconds.values())
-        known = isinstance(training, int | float) and 0 < training < math.inf
-        return seconds / training if known and seconds else None
+        if not isinstance(training, int | float) or not 0 < training < math.inf or not seconds:
+            return None
+        return seconds / training
 
     def class_name(self, label: int) -> str:
         """The data set's word for a class, or its number."""
