@@ -409,7 +409,7 @@ def test_a_place_for_no_file_is_told_in_a_line_before_any_training(place, tmp_pa
     monkeypatch.setattr("cosep.recovery.training.train", lambda *_, **__: pytest.fail("it trained"))
     done = CliRunner().invoke(app, [*TRAIN, place])
     assert isinstance(done.exception, RunError)  # which the command says in a line
-    assert re.search("is a folder; give the name of a file|could not be written", str(done.exception))
+    assert re.search("is a folder; give the file to write|could not be written", str(done.exception))
 
 
 def test_one_training_at_a_time_makes_a_file(tmp_path):

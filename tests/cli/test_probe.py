@@ -62,6 +62,9 @@ def test_two_variants_that_are_as_good_as_each_other_are_not_told_apart(monkeypa
     monkeypatch.setattr(cosep.cli.probe, "load_model", lambda name, classes: Strided(2, 1))
     check_trained("net", Strided(1, 2), data_of([(images, torch.randint(0, 4, (300,)))]))
     assert "on 300 images, no better than chance (25.00 %). Are these the weights" in told.getvalue()
+    told.truncate(0)
+    check_trained("net", Strided(1, 2), data_of([(images, torch.randint(0, 4, (300,)))]), quiet=True)
+    assert not told.getvalue().strip("\0")
 
 
 def test_a_network_that_knows_its_data_is_not_remarked_upon(told):

@@ -83,7 +83,7 @@ def compare_command(
     first = load(seed=settings.seed)
     classes = len(first.class_names) or None
     net = trained_model(model, weights, classes)
-    check_trained(model, net, first)
+    check_trained(model, net, first, quiet=quiet)
     given = {plan.group: len(plan.kept) for plan in read_documents(widths)[0].groups} if widths else None
     say = (lambda text: None) if quiet else (lambda text: console.print(text, highlight=False))
     with shown(quiet=quiet, run=out) as callbacks:

@@ -35,8 +35,11 @@ class Answers:
     loss: Tensor
 
 
-def check_trained(spec: str, model: nn.Module, data: Data) -> None:
-    """Refuse weights that are of the model's twin (other strides, equal names and shapes); warn of chance accuracy."""
+def check_trained(spec: str, model: nn.Module, data: Data, *, quiet: bool = False) -> None:
+    """Refuse weights that are of the model's twin (other strides, equal names and shapes); warn of chance accuracy.
+
+    `quiet` leaves out the warning, as all that is not the result or an error.
+    """
     images = some_of(data.calibration if data.holdout is None else data.holdout, IMAGES)
     found = answers(model, images)
     if found is None:
@@ -50,7 +53,7 @@ def check_trained(spec: str, model: nn.Module, data: Data) -> None:
         _refuse_twin(spec, other, found, theirs)
     right = found.right
     classes = len(data.class_names)
-    if classes < 2:
+    if classes < 2 or quiet:
         return
     chance, share = 1 / classes, _share(right)
     noise = CHANCE * (chance * (1 - chance) / len(right)) ** 0.5

@@ -71,7 +71,7 @@ def prune_command(
     )
     classes = len(source.class_names) or None
     net = trained_model(model, weights, classes)
-    check_trained(model, net, source)
+    check_trained(model, net, source, quiet=quiet)
     about = {
         "model": model,
         "checkpoint": str(weights.resolve()) if weights else "",

@@ -19,7 +19,7 @@ def held(path: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     if path.is_dir() or not path.name:
-        raise RunError(f"{path} is a folder; give the name of a file, such as {path / 'model.safetensors'}.")
+        raise RunError(f"{path} is a folder; give the file to write, such as {path / 'model.safetensors'}.")
     with failing_as_ours(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.lock")
