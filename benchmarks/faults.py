@@ -57,7 +57,8 @@ RESULT = ("model.safetensors", "plan.json", "config.toml")
 def command(weights: Path, run: Path) -> list[str]:
     """A run of a second or two that passes through everything: three groups, a recovery each, many checkpoints."""
     fast = ["--observe-images", "200", "--rebuild-images", "100", "--schedule", "per-layer", "--share", "0.07"]
-    fast += ["--epochs", "1", "--checkpoint-seconds", "0", "--accelerator", "cpu", "--batch-size", "32", "--quiet"]
+    fast += ["--order", "one-by-one", "--criterion", "cosep", "--width-rule", "knee", "--group-epochs", "1"]
+    fast += ["--checkpoint-seconds", "0", "--accelerator", "cpu", "--batch-size", "32", "--quiet"]
     return ["prune", "digits_cnn", "--data", "digits", "--weights", str(weights), "--out", str(run), *fast]
 
 

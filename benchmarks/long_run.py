@@ -72,6 +72,8 @@ def measured_run(groups: int, folder: Path, told: Callable[[dict[str, Any]], Non
     found = [group for group in cosep.find_groups(model, torch.zeros(1, 1, 8, 8)) if not group.why_not]
     assert len(found) == groups, f"{len(found)} groups instead of {groups}"
     changes = {
+        "order": "one-by-one",
+        "select": {"criterion": "cosep"},
         "observe": {"images": 64},
         "rebuild": {"images": 64},
         "recover": {"schedule": "per-layer", "share": 0.05, "group_epochs": 0.5, "distill": 0.0, "features": 0.0},

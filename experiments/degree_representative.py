@@ -3,8 +3,9 @@
     python experiments/degree_representative.py --model resnet20 --weights FILE --data cifar10:DIR --out degrees/
 
 Each degree finds its own widths; the three kinds of representatives of one degree have the same. With
-`--set 'recover.schedule="none"'` nothing is trained, which takes a small part of the time. The paper's accuracies are
-of its own recipe and stand beside `--preset paper` only.
+`--set 'recover.schedule="none"'` nothing is trained, which takes a small part of the time. `--preset default`
+is its recovery with the paper's selection. The paper's accuracies are of its own recipe and stand beside
+`--preset paper` only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def main() -> None:
             widths: dict[str, int] = {}
             for kind in REPRESENTATIVES:
                 changes = {"select": {"degree": degree, "representative": kind}}
-                cell = bench.trial(f"{degree} {kind}", seed, preset=args.preset, changes=changes, widths=widths)
+                cell = bench.trial(
+                    f"{degree} {kind}", seed, preset=args.preset, changes=changes, widths=widths, ablation=True
+                )
                 widths = widths or cell["widths"]
     print(table(bench))
 

@@ -2,8 +2,9 @@
 
     python experiments/metric.py --model resnet20 --weights FILE --data cifar10:DIR --out metric/
 
-Every row finds its own widths. `jm-histogram` and the silhouettes have no row in the paper's table. The paper's
-accuracies are of its own recipe and stand beside `--preset paper` only.
+Every row finds its own widths; `--preset default` is its recovery with the paper's selection. `jm-histogram` and the
+silhouettes have no row in the paper's table. The paper's accuracies are of its own recipe and stand beside
+`--preset paper` only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main() -> None:
     bench = Bench(args, "metric")
     for seed in bench.seeds:
         for row, changes in ROWS.items():
-            bench.trial(row, seed, preset=args.preset, changes=changes)
+            bench.trial(row, seed, preset=args.preset, changes=changes, ablation=True)
     print(table(bench))
 
 

@@ -1,4 +1,4 @@
-"""What deciding costs: the share of a run's time that goes into observing, profiling and selecting.
+"""What deciding costs: the share of a run's time that goes into deciding which channels stay, and how many.
 
     cosep prune resnet56 --weights FILE --data cifar10:DIR --out run/
     python experiments/overhead.py run/ [more runs] --out overhead.json
@@ -23,8 +23,8 @@ from cosep.reporting import Report
 from cosep.runs.folder import read_description
 from cosep.storage.artifacts import read_documents
 
-DECIDING = ("observe", "profile", "select")
-REPAIRING = ("compensate", "batchnorm")
+DECIDING = ("observe", "profile", "select", "look", "damage", "search")
+REBUILDING = ("rebuild", "batchnorm")
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def times(folder: Path, args: argparse.Namespace) -> dict:
 
 
 def table(cells: dict[str, dict]) -> str:
-    head = ("run", "minutes", "deciding", *DECIDING, "compensate, BatchNorm", "recover", "other", "deciding, the paper")
+    head = ("run", "minutes", "deciding", *DECIDING, "rebuild, BatchNorm", "recover", "other", "deciding, the paper")
     head += ("of the training time", "of the training time, the paper")
     rows = []
     for name, cell in cells.items():
@@ -66,14 +66,14 @@ def table(cells: dict[str, dict]) -> str:
         def share(*stages: str, seconds: dict = seconds, total: float = total) -> str:
             return f"{100 * sum(seconds.get(stage, 0.0) for stage in stages) / total:.1f} %"
 
-        known = {*DECIDING, *REPAIRING, "recover"}
+        known = {*DECIDING, *REBUILDING, "recover"}
         reported = figures("overhead_minutes", key(cell["model"], cell["data"]))
         columns = [
             name,
             f"{total / 60:.1f}",
             share(*DECIDING),
             *(share(stage) for stage in DECIDING),
-            share(*REPAIRING),
+            share(*REBUILDING),
             share("recover"),
             share(*(stage for stage in seconds if stage not in known)),
             f"{100 * reported[0] / reported[2]:.1f} %" if reported else "–",

@@ -2,8 +2,8 @@
 
     python experiments/schedule.py --model resnet20 --weights FILE --data cifar10:DIR --out schedule/
 
-Both with the published recovery (plain cross-entropy at a constant rate) and with ours (compensation, distillation, a
-cosine). All rows have the widths of the run that was finished first.
+Both with the published recovery (plain cross-entropy at a constant rate) and with ours (the rebuild, distillation, a
+cosine), on the paper's selection. All rows have the widths of the run that was finished first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def main() -> None:
     for seed in bench.seeds:
         for row, (preset, schedule, method) in ROWS.items():
             changes = {"recover": {"schedule": schedule}}
-            bench.trial(row, seed, preset=preset, changes=changes, widths=bench.first_widths(), method=method)
+            widths = bench.first_widths()
+            bench.trial(row, seed, preset=preset, changes=changes, widths=widths, method=method, ablation=True)
     print(table(bench))
 
 

@@ -18,6 +18,8 @@ from cosep.config import paper_recovery
 from cosep.errors import ConfigError
 
 Changes = Mapping[str, Mapping[str, Any]]
+# What the paper's ablations are about: its own way to decide, one group after another, whatever the preset's is.
+PAPERS_SELECTION = {"order": "one-by-one", "select": {"criterion": "cosep", "width_rule": "knee"}}
 QUICK = {"observe": {"images": 200}, "rebuild": {"images": 100}, "recover": {"group_epochs": 0.02}}
 
 
@@ -63,8 +65,12 @@ class Bench:
         changes: Changes | None = None,
         widths: Mapping[str, int] | None = None,
         method: str = "cosep",
+        ablation: bool = False,
     ) -> dict[str, Any]:
-        """One run; its cell holds accuracy, cost and the widths that came of it. One that is there is not run again."""
+        """One run; its cell holds accuracy, cost and the widths that came of it. One that is there is not run again.
+
+        method: "cosep" is what the preset has. ablation: decide as the paper does, also in the preset `default`.
+        """
         name = f"{label}/{seed}"
         given = _settings(self.args.set)
         if taken := [f"{s}.{key}" for s, part in (changes or {}).items() for key in part if key in given.get(s, {})]:
@@ -75,6 +81,8 @@ class Bench:
                 config = cosep.replace_settings(
                     config, {"recover": paper_recovery(self.args.model, self.args.data.partition(":")[0])}
                 )
+            if ablation:
+                config = cosep.replace_settings(config, PAPERS_SELECTION)
             config = cosep.replace_settings(config, _merged(changes or {}, self.common))
             source = data_of(self.args, seed=seed, batch_size=self.args.batch_size)
             result = run_method(

@@ -66,10 +66,11 @@ def reported() -> dict:
     latency |= dict.fromkeys(("throughput", "speedup", "speedup_p10", "speedup_p90"), 1.0)
     latency |= {"memory_format": "contiguous", "runtime": "torch"}
     recovery = {"updates": 2, "outcome": "done", "losses": [1.0, 0.5], "accuracy": 0.9}
-    repair = {"consumer": "2", "applied": True, "reason": "re-solved", "error_before": 0.5, "error_after": 0.1}
+    layer = {"layer": "2", "towards": "sum", "applied": True, "reason": "re-solved", "rows": 9, "columns": 3}
+    layer |= {"error_before": 0.5, "error_after": 0.1}
     entry = {
         "group": "0", "width": CHANNELS, "kept": 2, "reason": "knee", "notes": ["a note"], "twin_difference": 0.0,
-        "compensation": [repair], "accuracy": 0.9, "macs": 10, "parameters": 9, "recovery": recovery,
+        "accuracy": 0.9, "macs": 10, "parameters": 9, "recovery": recovery,
     }  # fmt: skip
     return {
         "format": 1,
@@ -82,6 +83,9 @@ def reported() -> dict:
         "not_pruned": [{"group": "fc", "width": 10, "why": "the classifier"}],
         "recovery": recovery,
         "limits": ["a limit"],
+        "rebuild": {"layers": [layer], "notes": ["a note"], "divergence": 0.5, "divergence_cut": 1.0},
+        "damage": {"0": 0.25},
+        "tried": [{"share": 0.5, "drop": 1.0}, {"share": 0.75, "drop": 0.0}],
         "seconds": {"observe": 1.0, "recover": 3.0},
     }
 

@@ -308,8 +308,11 @@ class RebuildRecord:
     notes: tuple[str, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """As plain values for a JSON file."""
-        return _plain(asdict(self))
+        """As plain values for a JSON file; an error that nobody measured is None there."""
+        document: dict[str, Any] = _plain(asdict(self))
+        for layer in document["layers"]:
+            layer |= {name: known(layer[name]) for name in ("error_before", "error_after")}
+        return document
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> RebuildRecord:

@@ -146,13 +146,13 @@ def test_channels_are_observed_in_all_layers_that_make_them_and_no_folder_is_wri
         assert str(tmp_path) not in (tmp_path / file).read_text()
 
 
-@pytest.mark.parametrize("name", ["base_accuracy", "compensation", "knees"])
+@pytest.mark.parametrize("name", ["base_accuracy", "knees"])
 def test_scripts_on_the_digits_are_not_run_twice(script, weights, tmp_path, name):
     out = tmp_path / "found.json"
     words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", out, "--quick"]
     rows = columns_of(script(name, *words))
     before = out.read_bytes()
-    assert len(rows) == {"base_accuracy": 1, "compensation": 5, "knees": 10}[name]
+    assert len(rows) == {"base_accuracy": 1, "knees": 10}[name]
     again = script(name, *words)
     assert again.startswith("| ")  # nothing but the table
     assert columns_of(again) == rows
@@ -180,8 +180,8 @@ def test_retention_reads_the_widths_of_a_run(script, run, tmp_path):
 
 def test_the_shares_of_the_stages_add_up(script, run, tmp_path):
     [row] = columns_of(script("overhead", run, "--out", tmp_path / "o.json"))
-    shares = [float(cell.removesuffix(" %")) for cell in row[2:9]]
-    assert shares[0] == pytest.approx(sum(shares[1:4]), abs=0.2)
+    shares = [float(cell.removesuffix(" %")) for cell in row[2:12]]
+    assert shares[0] == pytest.approx(sum(shares[1:7]), abs=0.4)
     assert sum(shares[1:]) == pytest.approx(100, abs=0.5)
 
 

@@ -26,7 +26,7 @@ def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_
         plans.append(GroupPlan(group, channels, kept, "knee", selection))
         entries.append({
             "group": group, "width": channels, "kept": half, "reason": "knee", "notes": [], "masked_difference": 0.0,
-            "repairs": [], "accuracy": 0.9 - index / 1000, "macs": 1000 - index, "parameters": 900 - index,
+            "accuracy": 0.9 - index / 1000, "macs": 1000 - index, "parameters": 900 - index,
         })  # fmt: skip
         shown = min(pairs, 300)
         profiles = 2 * torch.rand(channels, shown, generator=generator)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from cosep.errors import ArtifactError, RunError
-from cosep.records import Compensation
+from cosep.records import LayerRebuild, RebuildRecord, Tried
 from cosep.reporting.folders import draw_page, read_run
 from cosep.reporting.html import embedded
 from cosep.reporting.page import (
@@ -211,12 +212,52 @@ def test_the_reason_is_said_in_words():
     assert "Rounded up from 3 to 4 channels." in words("knee", notes=("rounded up from 3 to 4 channels",))
 
 
-def test_compensation_is_said_in_words():
-    solved = Compensation("conv2", True, "re-solved", error_before=0.5, error_after=0.1)
-    left = Compensation("conv3", False, "too wide", error_before=0.5, error_after=0.5)
-    text = words("knee", repairs=(solved, left))
-    assert "fell from 50.0 % to 10.0 %" in text
-    assert "conv3 were only cut: too wide" in text
+def rebuilt_run():
+    layers = (
+        LayerRebuild("conv2", "sum", True, "re-solved", 0.5, 0.125, rows=640, columns=9),
+        LayerRebuild("fc", "output", True, "re-solved", 0.25, 0.125, rows=640, columns=4),
+        LayerRebuild("up", "output", False, "it is a ConvTranspose2d", math.nan, math.nan),
+    )
+    run = record(groups=2)
+    report = replace(
+        run.report,
+        rebuild=RebuildRecord(layers, divergence=0.25, divergence_cut=2.0, notes=("a note",)),
+        damage={"layer0.conv1": 0.1, "layer1.conv1": 0.75, "elsewhere": 1.0},
+        tried=(Tried(0.575, 0.5), Tried(0.3625, 4.0), Tried(0.46875, 1.5)),
+    )
+    return replace(run, report=report)
+
+
+def test_the_rebuild_is_shown_layer_by_layer_with_its_errors_and_the_divergence():
+    found = documents(run_page(rebuilt_run()))["run"]["rebuild"]
+    assert found["layers"] == [
+        ["conv2", "the sum it ends in", 0.5, 0.125, 640, 9, "re-solved"],
+        ["fc", "its own output", 0.25, 0.125, 640, 4, "re-solved"],
+        ["up", "its own output", None, None, 0, 0, "it is a ConvTranspose2d"],
+    ]
+    text = " ".join(found["words"])
+    assert "2 of 3 layers were solved anew" in text
+    assert "fell from 0.375 to 0.125" in text  # means of (0.5, 0.25) and (0.125, 0.125)
+    assert "(KL, temperature 4) is 0.25; only cut, with BatchNorm measured again, it was 2." in text
+    assert found["words"][-1] == "A note."
+
+
+def test_the_damage_of_each_group_is_shown_with_the_largest_first_and_the_search_by_size():
+    found = documents(run_page(rebuilt_run()))["run"]
+    assert found["damage"] == [["layer1.conv1", 8, 4, 0.75], ["layer0.conv1", 8, 4, 0.1]]
+    assert found["tried"] == [[0.3625, 4], [0.4688, 1.5], [0.575, 0.5]]  # four digits a number
+
+
+def test_a_run_that_was_not_rebuilt_shows_no_rebuild():
+    found = run_document(record())
+    assert (found["rebuild"], found["damage"], found["tried"]) == (None, [], [])
+
+
+def test_a_rebuild_of_parts_says_nothing_of_the_outputs():
+    run = rebuilt_run()
+    parts = replace(run.report.rebuild, divergence=None, divergence_cut=None, notes=())
+    found = run_document(replace(run, report=replace(run.report, rebuild=parts)))
+    assert "KL" not in " ".join(found["rebuild"]["words"])
 
 
 def test_numbers_are_written_as_people_write_them():

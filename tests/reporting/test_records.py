@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cosep.errors import ArtifactError
-from cosep.records import Compensation, Outcome, RecoveryRecord
+from cosep.records import LayerRebuild, Outcome, RebuildRecord, RecoveryRecord, Tried
 from cosep.reporting import Report
 from cosep.reporting.folders import read_run
 from cosep.storage.documents import decode
@@ -28,12 +28,18 @@ def test_a_report_is_read_by_attributes_and_cannot_be_changed():
 
 def test_what_was_written_is_read_back_the_same():
     made = record().report
-    repair = Compensation("fc", False, "too few images", math.nan, 0.5)
-    outcome = replace(made.groups[0], notes=("rounded",), repairs=(repair,), recovery=RecoveryRecord(3, "done", (1.0,)))
-    again = Report.from_document(json.loads(json.dumps(replace(made, groups=(outcome,)).to_document())))
-    assert math.isnan(again.groups[0].repairs[0].error_before)
-    assert replace(again.groups[0], repairs=()) == replace(outcome, repairs=())
-    assert replace(again, groups=()) == replace(made, groups=())
+    left = LayerRebuild("fc", "output", False, "too few images", math.nan, 0.5)
+    solved = LayerRebuild("conv2", "sum", True, "re-solved", 0.5, 0.25, rows=640, columns=9)
+    rebuilt = RebuildRecord((solved, left), divergence=0.25, divergence_cut=2.0, notes=("a note",))
+    outcome = replace(made.groups[0], notes=("rounded",), recovery=RecoveryRecord(3, "done", (1.0,)))
+    made = replace(made, groups=(outcome,), rebuild=rebuilt, damage={"a": 0.5}, tried=(Tried(0.575, -0.25),))
+    again = Report.from_document(json.loads(json.dumps(made.to_document(), allow_nan=False)))
+    assert math.isnan(again.rebuild.layers[1].error_before)
+    known = replace(again.rebuild.layers[1], error_before=0.0)
+    assert known == replace(left, error_before=0.0)
+    assert replace(again.rebuild, layers=()) == replace(rebuilt, layers=())
+    assert again.rebuild.layers[0] == solved
+    assert replace(again, rebuild=None) == replace(made, rebuild=None)
 
 
 def test_a_report_of_the_version_before_is_read_and_written_in_the_new_form():
@@ -42,9 +48,7 @@ def test_a_report_of_the_version_before_is_read_and_written_in_the_new_form():
     assert [(o.group, o.kept, o.masked_difference) for o in report.groups] == [
         (entry["group"], entry["kept"], entry["twin_difference"]) for entry in former["groups"]
     ]
-    assert [[r.consumer for r in o.repairs] for o in report.groups] == [
-        [repair["consumer"] for repair in entry["compensation"]] for entry in former["groups"]
-    ]
+    assert (report.rebuild, report.damage, report.tried) == (None, {}, ())
     assert sum(r.updates for r in report.recoveries) == sum(
         entry["recovery"]["updates"] for entry in former["groups"] if "recovery" in entry
     )
@@ -107,4 +111,4 @@ def test_a_report_of_other_groups_than_the_plan_is_refused(tmp_path):
 def test_an_outcome_names_an_entry_of_the_version_before_by_its_new_names():
     entry = {"group": "a", "width": 4, "kept": 2, "reason": "knee", "notes": [], "twin_difference": 0.5}
     found = Outcome.from_document({**entry, "compensation": []})
-    assert (found.masked_difference, found.repairs, found.recovery) == (0.5, (), None)
+    assert (found.masked_difference, found.recovery) == (0.5, None)

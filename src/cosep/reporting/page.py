@@ -14,6 +14,7 @@ from torch import Tensor
 from cosep.records import GroupPlan, Latency, Outcome, RecoveryRecord, Selection, known
 from cosep.reporting.evidence import Evidence
 from cosep.reporting.html import assembled, packed
+from cosep.reporting.rebuilt import damage_document, rebuild_document, tried_document
 from cosep.reporting.records import Report
 from cosep.reporting.run import RunRecord, short_name
 from cosep.reporting.words import change, count, duration, percent, points, reason_in_words, size, warnings_in_words
@@ -77,6 +78,9 @@ def run_document(run: RunRecord) -> dict[str, Any]:
         "made": [] if report.made is None else [[name, value] for name, value in asdict(report.made).items()],
         "next": next_steps(run),
         "recovery": recovery_document(report.recovery),
+        "rebuild": rebuild_document(report),
+        "damage": damage_document(report),
+        "tried": tried_document(report),
         "seconds": [[stage, seconds] for stage, seconds in report.seconds.items()],
         "settings": flat(report.settings),
         "about": [[key, placeless(value)] for key, value in run.about.items() if key not in ("class_names", "input")],

@@ -96,6 +96,42 @@ function classes() {
     behind("classes", () => table([["class", true], ["before", false], ["after", false], ["points", false]], rows.map((row) => [row[0], percent(row[1], 2), percent(row[2], 2), points(gap(row))])), `All ${rows.length} classes`));
 }
 
+// ---- the rebuild
+
+function searched() {
+  const tried = run.tried;
+  if (tried.length < 2) return null;
+  const share = tried.map((row) => row[0]), lost = tried.map((row) => row[1]);
+  return figure({
+    title: "Sizes that were tried, before any training", wide: true,
+    text: `No limit said how much to cut: ${tried.length} sizes between ${percent(share[0], 0)} and ${percent(share[share.length - 1], 0)} of the MACs were cut and rebuilt, and lost between ${num(Math.min(...lost))} and ${num(Math.max(...lost))} points of accuracy.`,
+    draw: (width) => {
+      const height = 230, margin = { left: 52, right: 16, top: 28, bottom: 40 }, [low, high] = padded(extent([0, ...lost])), [from, to] = padded(extent(share));
+      const x = scale(from, to, margin.left + 8, width - margin.right), y = scale(low, high, height - margin.bottom, margin.top);
+      const svg = s("svg", { width, height }, axes({ width, height, margin, x, y, xTicks: ticks(from, to, width / 90), yTicks: ticks(low, high, 4), xName: "share of the MACs left", yName: "points lost", xText: (t) => percent(t, 0) }),
+        s("path", { class: "curve", d: path(share, lost, x, y) }), share.map((at, i) => s("circle", { class: "dot", cx: x(at), cy: y(lost[i]), r: 3.5 })));
+      nearest(svg, share.map((at, i) => [x(at), y(lost[i])]), (i) => `${percent(share[i])} of the MACs\n${num(lost[i])} points lost`);
+      return svg;
+    },
+    rows: () => table([["share of the MACs", false], ["points lost", false]], tried.map((row) => [percent(row[0]), row[1]])),
+  });
+}
+
+function harmed() {
+  if (!run.damage.length) return null;
+  const [name, , , most] = run.damage[0], least = run.damage[run.damage.length - 1];
+  return h("div", { class: "card wide" }, h("h3", {}, "Damage of each group alone"),
+    h("p", { class: "soft small" }, `How far the outputs move (KL, temperature 4) when one group alone keeps half of its channels and its consumers are re-solved: from ${num(least[3])} (${named(clipped(least[0], 60))}) to ${num(most)} (${named(clipped(name, 60))}). The widths follow from it.`),
+    behind("damage", () => table([["group", true], ["channels", false], ["kept", false], ["damage at half width", false]], run.damage), `All ${run.damage.length} groups`));
+}
+
+function solved() {
+  const made = run.rebuild;
+  if (!made) return null;
+  return h("div", { class: "card wide" }, h("h3", {}, "Layers solved anew"), h("ul", { class: "words" }, made.words.map((line) => h("li", {}, line))),
+    made.layers.length > 0 && behind("rebuild", () => table([["layer", true], ["towards", true], ["relative error, cut", false], ["rebuilt", false], ["rows", false], ["columns", false], ["what became of it", true]], made.layers), `All ${made.layers.length} layers`));
+}
+
 // ---- a chosen group
 
 function curveFigure(g) {
@@ -357,6 +393,7 @@ function show() {
     h("header", {}, h("p", { class: "soft small" }, "cosep report · run ", h("bdi", { class: "name" }, run.name)), h("h1", {}, h("bdi", {}, run.title)), h("p", { class: "lead" }, run.summary.replace(/ (%|points)/g, "\u00a0$1")),
       h("ul", { class: "tiles" }, run.headline.map(tile)), run.warnings.length > 0 && h("div", { class: "warning", role: "note", "aria-label": "Warnings" }, run.warnings.map((line) => h("p", {}, line.replace(/ (%|points)/g, "\u00a0$1")))), run.limits.map((note) => h("p", {}, note))),
     section("The network at a glance", run.groups.length ? retention() : h("p", {}, "No group was pruned."), course(), classes()),
+    run.rebuild || run.damage.length || run.tried.length > 1 ? section("The rebuild", solved(), harmed(), searched()) : "",
     run.groups.length ? section("One group", h("div", { class: "chooser" }, h("label", { for: "picker" }, "Group"), h("button", { type: "button", id: "previous", "aria-label": "Previous group", onclick: () => choose(current - 1, false) }, "←"), picker, h("button", { type: "button", id: "next", "aria-label": "Next group", onclick: () => choose(current + 1, false) }, "→"), place), said, detail) : "",
     section("Next steps", h("dl", { class: "steps card" }, run.next.map(([what, how]) => h("div", {}, h("dt", {}, what), h("dd", {}, h("code", {}, how)))))),
     section("About this run", h("div", { class: "grid" },
