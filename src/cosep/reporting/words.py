@@ -44,7 +44,7 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, An
                 f"half of the {width} channels: here the degree set the width as much as the group did."
             )
     elif plan.reason == "width given":
-        said.append(f"The width was given, by a limit or by the caller. Of each cluster one channel stays, {stays}.")
+        said.append(f"The width was given by the caller. Of each cluster one channel stays, {stays}.")
     else:
         said.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}.")
     notes = list(outcome.notes) or list(chosen.notes if chosen else ())
