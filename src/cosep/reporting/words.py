@@ -72,6 +72,7 @@ def _rises(fit: tuple[float, ...]) -> bool:
     return len(fit) > 1 and all(b >= a for a, b in pairwise(fit))
 
 
+FEW_UPDATES = 50  # of a training: the network is hardly elsewhere, and BatchNorm has forgotten its statistics
 LARGE_DROP = 0.05  # of the accuracy, as a share of all samples
 
 
@@ -83,6 +84,13 @@ def warnings_in_words(report: Report) -> list[str]:
         said.append(
             f"The recovery made the network worse: held-out accuracy fell from {percent(last, 2)} to "
             f"{percent(final.accuracy, 2)} in {final.updates:,} updates."
+        )
+    if final and not final.kept:
+        said.append(f"The recovery was {final.outcome}. The network from before it is the result.")
+    if final and final.updates < FEW_UPDATES:
+        said.append(
+            f"The recovery had {final.updates:,} {'update' if final.updates == 1 else 'updates'}, too few to mean "
+            "anything. Give it more passes with recover.epochs (--epochs), or leave it out with 0."
         )
     said += [f"A recovery {r.outcome}." for r in report.recoveries if r.outcome.startswith("stopped")]
     held = report.holdout_accuracy

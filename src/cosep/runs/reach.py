@@ -58,8 +58,8 @@ def check_met(job: Job, decided: Widths) -> Widths:
     stays = [name for name, width in decided.widths.items() if width.whole]
     whole = f' {len(stays)} groups without a knee stay whole; the width rule "damage" cuts them too.' if stays else ""
     raise ConfigError(
-        f"a limit cannot be met by the width rule {job.rule.name!r}: {missed}.{whole} Nothing was cut. Raise the limit, "
-        f'or let channels tied by additions go too with surgery.scope "all" (--scope all). {BEST_EFFORT}.'
+        f"a limit cannot be met by the width rule {job.rule.name!r}: {missed}.{whole} Nothing was cut. Raise the "
+        f'limit, or let channels tied by additions go too with surgery.scope "all" (--scope all). {BEST_EFFORT}.'
     )
 
 
