@@ -202,6 +202,7 @@ class LimitConfig:
     max_macs: str | None = setting(None, 'Most MACs: "50%" of the uncut network\'s, or a number such as "20e6"')
     max_params: str | None = setting(None, 'Most parameters: "50%" of the uncut network\'s, or a number such as "1e6"')
     max_latency_ms: float | None = setting(None, "Most milliseconds for one input on this device")
+    best_effort: bool = setting(False, "Where a limit is out of reach, go as far as possible instead of refusing it")
 
     def __post_init__(self) -> None:
         for name in ("max_drop", "max_latency_ms"):
@@ -403,12 +404,23 @@ def replace_settings(config: PruneConfig, changes: Mapping[str, Any]) -> PruneCo
 def amount(setting: str, text: str, whole: float) -> float:
     """A limit such as "50%" (of the whole) or "20e6" as a number."""
     try:
-        value = float(text[:-1]) / 100 * whole if text.endswith("%") else float(text)
+        number = float(text.removesuffix("%"))
     except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
+        number = -1.0
+    if not 0 < number < math.inf:
         raise ConfigError(f'{setting} is {text!r}; give a share such as "50%" or a positive number such as "20e6".')
-    return value
+    if text.endswith("%"):
+        if number > 100:
+            raise ConfigError(f'{setting} is {text!r}, more than the uncut network has; give at most "100%".')
+        return number / 100 * whole
+    if number <= 100:  # no network has so few: a share was meant, and it is not for us to guess which
+        what = "parameters" if setting.endswith("params") else "MACs"
+        share = f"{100 * number:g}%" if number <= 1 else f"{number:g}%"
+        raise ConfigError(
+            f"{setting} is {text!r}, which could be {share} of the uncut network's {what} or {number:g} {what} in all. "
+            f'Write "{share}" for the share; a number in all is one such as "20e6".'
+        )
+    return number
 
 
 def plain_kind(kind: Any) -> Any:

@@ -25,7 +25,7 @@ from cosep.runs.results import PruneResult, finished_run, outcome_of, result_the
 from cosep.runs.search import next_share
 from cosep.runs.state import Batches, Callbacks, Choose, Job, Recover, State, calibration_pass, from_checkpoint
 from cosep.selection.rules import WidthRule
-from cosep.surgery import MaskedCheck, cut_all_checked
+from cosep.surgery import MaskedCheck, copied, cut_all_checked
 
 CHECKED_IMAGES = 4
 
@@ -72,7 +72,7 @@ def prune(
                 state, selections = planned(job, state, groups)
                 state = _settled(job, _cut(job, state, groups, selections))
             elif job.trains and job.config.recover.schedule == "final" and state.final is None and state.layout:
-                state = replace(state, waiting=True)
+                state = replace(state, waiting=True, previous=replace(state, model=copied(state.model)))
             else:
                 return finished_run(job, state, opening.model, evaluate)
             keep(job, state)

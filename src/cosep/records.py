@@ -484,6 +484,7 @@ class RecoveryRecord:
     outcome: str  # "done", or in words why it stopped early
     losses: tuple[float, ...]  # thinned
     accuracy: float | None = None  # on held-out data afterwards, where the whole network was trained
+    kept: bool = True  # False where the network from before it was better, and is the result
 
     def to_document(self) -> dict[str, Any]:
         """As plain values for a JSON file."""
@@ -492,7 +493,13 @@ class RecoveryRecord:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> RecoveryRecord:
         """The record that `to_document` wrote."""
-        return cls(document["updates"], document["outcome"], tuple(document["losses"]), known(document.get("accuracy")))
+        return cls(
+            document["updates"],
+            document["outcome"],
+            tuple(document["losses"]),
+            known(document.get("accuracy")),
+            document.get("kept", True),
+        )
 
 
 @dataclass(frozen=True)

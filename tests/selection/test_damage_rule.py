@@ -111,3 +111,18 @@ def test_without_a_limit_it_asks_for_one():
 def test_groups_that_do_no_harm_are_cut_first():
     found, _ = decided({"a": 64, "b": 64}, {"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, 60)
     assert found == {"a": 8, "b": 52}
+
+
+def test_a_limit_on_the_time_measures_few_networks():
+    timed = []
+
+    class Timed(Costs):
+        def milliseconds(self, widths):
+            timed.append(dict(widths))
+            return super().macs(widths) / 100
+
+    widths, prices = {"a": 64, "b": 64}, {"a": 1.0, "b": 2.0}
+    probe = Timed(prices, {"a": 1.0, "b": 1.0})
+    found = DamageRule()(candidates(widths), Target(milliseconds=0.96), probe)
+    assert 0.9 < sum(prices[n] * w.k for n, w in found.widths.items()) / 100 <= 0.96
+    assert len(timed) <= 15

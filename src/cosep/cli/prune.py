@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, print_json, trained_model
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, print_json, printable, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.cli.summary import summary_table
@@ -57,6 +57,7 @@ def prune_command(
     from cosep.pipeline import prune
     from cosep.records import Plan
     from cosep.recovery.training import training_seconds
+    from cosep.reporting.words import warnings_in_words
 
     settings = configured(preset, config, changes, model=model, data=data)
     batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
@@ -101,6 +102,8 @@ def prune_command(
         )
     if not quiet:
         console.print(summary_table(result.report))
+        for warning in warnings_in_words(result.report):
+            console.print(f"warning: {printable(warning)}", style="yellow", highlight=False, markup=False)
     if json:
         print_json(result.report.to_document())
     console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)

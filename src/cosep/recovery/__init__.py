@@ -2,7 +2,7 @@
 
 from cosep.recovery.loop import Progress, Recovery, check_trainable, make_optimizer, recover
 from cosep.recovery.schedule import rate, updates_per_group
-from cosep.recovery.source import batch_count, endless, fixed_part
+from cosep.recovery.source import batch_count, endless, fixed_part, without_some
 
 __all__ = [
     "Progress",
@@ -15,4 +15,5 @@ __all__ = [
     "rate",
     "recover",
     "updates_per_group",
+    "without_some",
 ]

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from cosep.errors import ConfigError
 
+ASIDE = 16  # one part of so many is set aside to tell whether training helped
+
 
 def batch_count(loader: Iterable[Any]) -> int:
     """How many batches one pass gives; a loader without a length is counted by one pass."""
@@ -23,6 +25,25 @@ def batch_count(loader: Iterable[Any]) -> int:
     if count < 1:
         raise ConfigError("the loader for recovery gives no batch. Give more data or use a smaller batch size.")
     return count
+
+
+def without_some(loader: Iterable[Any], *, seed: int) -> tuple[Iterable[Any], Iterable[Any] | None]:
+    """A loader without a sixteenth of its data, and that part; the loader itself and None where it cannot be split.
+
+    A list of batches gives up its last ones, a DataLoader that draws from a data set by itself a random part of it.
+    """
+    if isinstance(loader, (list, tuple)) and len(loader) >= ASIDE:
+        count = len(loader) // ASIDE
+        return loader[:-count], loader[-count:]
+    if isinstance(loader, DataLoader) and _draws_by_itself(loader):
+        images = len(loader.dataset)  # type: ignore[arg-type]
+        assert loader.batch_size is not None
+        count = images // ASIDE
+        if images - count >= loader.batch_size and count:
+            order = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
+            rest, aside = order[count:].sort().values, order[:count].sort().values
+            return _over(loader, rest), _over(loader, aside, whole=True)
+    return loader, None
 
 
 def fixed_part(loader: Iterable[Any], share: float, *, seed: int) -> Iterable[Any]:
@@ -39,17 +60,22 @@ def fixed_part(loader: Iterable[Any], share: float, *, seed: int) -> Iterable[An
         assert loader.batch_size is not None
         count = min(max(round(share * images), loader.batch_size if loader.drop_last else 1), images)
         chosen = torch.randperm(images, generator=torch.Generator().manual_seed(seed))[:count].sort().values
-        return DataLoader(
-            Subset(loader.dataset, chosen.tolist()),
-            batch_size=loader.batch_size,
-            shuffle=isinstance(loader.sampler, RandomSampler),
-            drop_last=loader.drop_last,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            worker_init_fn=loader.worker_init_fn,
-        )
+        return _over(loader, chosen)
     return _FirstBatches(loader, max(1, int(share * batch_count(loader))), seed)
+
+
+def _over(loader: DataLoader[Any], images: Tensor, *, whole: bool = False) -> DataLoader[Any]:
+    """A loader like this one over some of its images; `whole`: over all of them, in order."""
+    return DataLoader(
+        Subset(loader.dataset, images.tolist()),
+        batch_size=loader.batch_size,
+        shuffle=isinstance(loader.sampler, RandomSampler) and not whole,
+        drop_last=loader.drop_last and not whole,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+    )
 
 
 def _draws_by_itself(loader: DataLoader[Any]) -> bool:

@@ -307,6 +307,7 @@ def recovery_document(recovery: RecoveryRecord | None) -> dict[str, Any] | None:
         "outcome": recovery.outcome,
         "losses": [known(loss) for loss in recovery.losses],
         "accuracy": recovery.accuracy,
+        "kept": recovery.kept,
     }
 
 

@@ -153,7 +153,7 @@ _LATENCY = {
     **dict.fromkeys(("memory_format", "device", "runtime"), str),
 }
 _FIGURES = {"accuracy": Maybe(NUMBER), "latency": Maybe(_LATENCY), "by_class": Maybe([Maybe(NUMBER)])}
-_RECOVERY = {"updates": COUNT, "outcome": str, "losses": [float], "accuracy": Maybe(NUMBER)}
+_RECOVERY = {"updates": COUNT, "outcome": str, "losses": [float], "accuracy": Maybe(NUMBER), "kept": Maybe(bool)}
 _LAYER = {
     **dict.fromkeys(("layer", "towards", "reason"), str),
     "applied": bool,

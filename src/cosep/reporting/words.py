@@ -44,7 +44,7 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, An
                 f"half of the {width} channels: here the degree set the width as much as the group did."
             )
     elif plan.reason == "width given":
-        said.append(f"The width was given, by a limit or by the caller. Of each cluster one channel stays, {stays}.")
+        said.append(f"The width was given by the caller. Of each cluster one channel stays, {stays}.")
     else:
         said.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}.")
     notes = list(outcome.notes) or list(chosen.notes if chosen else ())
@@ -72,6 +72,7 @@ def _rises(fit: tuple[float, ...]) -> bool:
     return len(fit) > 1 and all(b >= a for a, b in pairwise(fit))
 
 
+FEW_UPDATES = 50  # of a training: the network is hardly elsewhere, and BatchNorm has forgotten its statistics
 LARGE_DROP = 0.05  # of the accuracy, as a share of all samples
 
 
@@ -83,6 +84,13 @@ def warnings_in_words(report: Report) -> list[str]:
         said.append(
             f"The recovery made the network worse: held-out accuracy fell from {percent(last, 2)} to "
             f"{percent(final.accuracy, 2)} in {final.updates:,} updates."
+        )
+    if final and not final.kept:
+        said.append(f"The recovery was {final.outcome}. The network from before it is the result.")
+    if final and final.updates < FEW_UPDATES:
+        said.append(
+            f"The recovery had {final.updates:,} {'update' if final.updates == 1 else 'updates'}, too few to mean "
+            "anything. Give it more passes with recover.epochs (--epochs), or leave it out with 0."
         )
     said += [f"A recovery {r.outcome}." for r in report.recoveries if r.outcome.startswith("stopped")]
     held = report.holdout_accuracy

@@ -103,7 +103,7 @@ class Opening:
         classes = classes_of(original, example)
         config = replace_settings(config, {"observe": {"images": config.observe.images_for(classes)}})
         check_data(original, example, classes, request.loaders)
-        means = budget(request.calibration if request.train is None else request.train, config)
+        means = budget(request.loaders, config)
         every = find_groups(original, example)
         groups, skipped = chosen_groups(every, config)
         if request.plan is not None:
@@ -119,6 +119,7 @@ class Opening:
             calibration=request.calibration,
             train=means.train,
             holdout=request.holdout,
+            aside=means.aside,
             batches_a_pass=means.batches_a_pass,
             updates_a_group=means.updates_a_group,
             updates_in_all=means.updates_in_all,

@@ -16,6 +16,7 @@ from cosep.records import Cost, Group, GroupPlan, Plan, Selection
 from cosep.reporting.folders import write_evidence
 from cosep.runs.fabric import batches_of_rank, merged_over_ranks
 from cosep.runs.probing import NetworkProbe
+from cosep.runs.reach import check_met, check_reach
 from cosep.runs.search import found_share, searched_words
 from cosep.runs.state import Job, State, calibration_pass
 from cosep.selection import finished
@@ -27,7 +28,7 @@ def planned(job: Job, state: State, groups: Sequence[Group]) -> tuple[State, lis
     """What stays of the next groups, decided from the network as it is now, and the state with the limits' words."""
     if job.config.order == "together":
         found = candidates_of_original(job)
-        decided = widths_of(job, state, found, target_of(job, state))
+        decided = check_met(job, widths_of(job, state, found, target_of(job, state)))
         state = replace(state, limit_notes=(*decided.notes, *searched_words(job, state)))
     else:
         found = candidates_of(job, network_view(job, state, groups))
@@ -42,9 +43,10 @@ def planned(job: Job, state: State, groups: Sequence[Group]) -> tuple[State, lis
 def planned_ahead(job: Job) -> State:
     """The state before the first cut, one by one: where a limit or the rule ties the groups, with all their widths."""
     start = State(copied(job.original))
+    check_reach(job, target_of(job, start))
     if job.config.order == "together" or (job.rule.alone and not job.config.limits.on_size):
         return start
-    decided = widths_of(job, start, candidates_of_original(job), target_of(job, start))
+    decided = check_met(job, widths_of(job, start, candidates_of_original(job), target_of(job, start)))
     return replace(
         start,
         ahead={name: width.k for name, width in decided.widths.items()},
@@ -180,8 +182,9 @@ def _record(job: Job, place: int, group: Group, candidates: Candidates, selectio
 
 def decided_plan(job: Job, model: nn.Module, state: State) -> Plan:
     """What would stay of the whole network, and what that costs; `state` holds what a search for the amount found."""
+    check_reach(job, target_of(job, state))
     found = candidates_of_original(job)
-    decided = widths_of(job, state, found, target_of(job, state))
+    decided = check_met(job, widths_of(job, state, found, target_of(job, state)))
     chosen = [
         GroupPlan(group.name, selection=_finished(job, group, each, decided.widths[group.name]))
         for group, each in zip(job.groups, found, strict=True)

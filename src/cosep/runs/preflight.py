@@ -17,7 +17,7 @@ from cosep.models.acceptance import check_structure, check_values, unwrapped, wa
 from cosep.models.modes import evaluating, logits_of
 from cosep.models.passes import one_path
 from cosep.records import Group
-from cosep.recovery import batch_count, check_trainable, fixed_part, updates_per_group
+from cosep.recovery import batch_count, check_trainable, fixed_part, updates_per_group, without_some
 from cosep.runs.state import Batches
 
 
@@ -87,20 +87,28 @@ class Budget:
     batches_a_pass: int
     updates_a_group: int  # for each group that was cut
     updates_in_all: int | None = None  # where the caller has said how long to train
+    aside: Batches | None = None  # images that it leaves out, to tell whether it helped
 
 
-def budget(train: Batches, config: PruneConfig) -> Budget:
+def budget(loaders: Mapping[str, Batches | None], config: PruneConfig) -> Budget:
     """What recovery works with, by the settings."""
-    epochs = config.recover.epochs
-    if config.recover.schedule == "none" or epochs == 0:
-        return Budget(train, 1, 0, 0)
+    calibration, train = loaders["calibration"], loaders.get("train")
+    assert calibration is not None
+    recover, aside = config.recover, None
+    if recover.schedule == "none" or recover.epochs == 0 or (recover.epochs is None and recover.group_epochs == 0):
+        return Budget(calibration if train is None else train, 1, 0, 0)
+    if train is None:
+        train = calibration
+        if loaders.get("holdout") is None and recover.schedule == "final":
+            train, aside = without_some(calibration, seed=config.seed)
     batches = batch_count(train)
-    updates = updates_per_group(batches, config.recover)
-    in_all = None if epochs is None else max(1, round(epochs * batches))
-    if not config.recover.fixed_share:
-        return Budget(train, batches, updates, in_all)
-    part = fixed_part(train, config.recover.share, seed=config.seed)
-    return Budget(part, batch_count(part), updates, in_all)
+    in_all = None if recover.epochs is None else max(1, round(recover.epochs * batches))
+    few = recover.schedule == "final" and recover.share * batches < 1  # where the least by default decides
+    updates = 1 if few or in_all is not None else updates_per_group(batches, recover)
+    if not recover.fixed_share:
+        return Budget(train, batches, updates, in_all, aside)
+    part = fixed_part(train, recover.share, seed=config.seed)
+    return Budget(part, batch_count(part), updates, in_all, aside)
 
 
 def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:

@@ -3,34 +3,86 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
+from cosep.config import RecoverConfig
 from cosep.measurement import accuracy
 from cosep.records import RecoveryRecord
 from cosep.recovery import Progress, recover
 from cosep.runs.fabric import same_weights_everywhere
 from cosep.runs.preflight import blocks_around
-from cosep.runs.state import Job, State, to_checkpoint
+from cosep.runs.remaking import points_lost
+from cosep.runs.state import Job, State, first_images, to_checkpoint
+
+LEAST_UPDATES = 200  # of a training whose length nobody gave: fewer mean nothing
+DECIDING_IMAGES = 2000  # of the calibration data, where no others are there to decide
 
 
 def recovered(job: Job, state: State, progress: Progress | None) -> State:
     """Train the network after its last cut, or at the end with the budget of all the groups that were cut."""
     final = job.config.recover.schedule == "final"
-    cuts = sum(len(plan.kept) < plan.width for plan in state.plans)
-    updates = job.updates_a_group * (cuts if final else 1)
-    if job.updates_in_all is not None:
-        updates = job.updates_in_all if final else max(1, round(job.updates_in_all / len(job.groups)))
+    updates, _ = updates_of(job, state)
     group = "" if final else state.plans[-1].group
     with job.stage("recover", group):
         record = _trained(job, state, updates, progress)
     same_weights_everywhere(state.model, job.fabric)  # BatchNorm's buffers follow each process's own batches
     if final:
-        return replace(state, waiting=False, final=replace(record, accuracy=held_out_accuracy(job, state.model)))
+        return _better(job, state, replace(record, accuracy=held_out_accuracy(job, state.model)))
     outcomes = (*state.outcomes[:-1], replace(state.outcomes[-1], recovery=record))
     return replace(state, outcomes=outcomes, waiting=False)
+
+
+def updates_of(job: Job, state: State) -> tuple[int, str]:
+    """How long the next recovery is, and why, in words; a length that the caller gave is kept to."""
+    final, recover = job.config.recover.schedule == "final", job.config.recover
+    if job.updates_in_all is not None:
+        share = job.updates_in_all if final else max(1, round(job.updates_in_all / len(job.groups)))
+        return share, f"recover.epochs is {recover.epochs:g}"
+    if not final:
+        return job.updates_a_group, "the share of one group"
+    cuts = sum(len(plan.kept) < plan.width for plan in state.plans)
+    updates = job.updates_a_group * cuts
+    usual = RecoverConfig()
+    if updates < LEAST_UPDATES and (recover.group_epochs, recover.share) == (usual.group_epochs, usual.share):
+        return LEAST_UPDATES, f"the least by default; the data and {cuts} cut groups would give {updates}"
+    each = f"{recover.group_epochs:g} passes over {100 * recover.share:g} % of the data"
+    return updates, f"{each} for each of {cuts} cut groups"
+
+
+def length_in_words(job: Job, state: State) -> tuple[str, ...]:
+    """What the report says of how long was trained at the end; nothing where there was no such training."""
+    if state.final is None or job.recovery:
+        return ()
+    _, why = updates_of(job, state)
+    passes = state.final.updates / job.batches_a_pass
+    return (f"trained for {state.final.updates:,} updates, {passes:.3g} passes over the training data ({why})",)
+
+
+def _better(job: Job, state: State, record: RecoveryRecord) -> State:
+    """The network after the training or the one from before it, whichever is better on images that decide."""
+    before = state.previous
+    done = replace(state, waiting=False, final=record, previous=None)
+    if before is None:
+        return done
+    where, batches = _deciding(job)
+    with job.stage("measure"):
+        old, new = (points_lost(job, model, batches()) for model in (before.model, state.model))
+    if new <= old:
+        return done
+    outcome = f"taken back: on {where} it lost {new - old:.2f} points more than the network had lost without it"
+    return replace(done, model=before.model, final=replace(record, outcome=outcome, kept=False))
+
+
+def _deciding(job: Job) -> tuple[str, Callable[[], Iterator[tuple[Tensor, Tensor | None]]]]:
+    """The images that say whether training helped, and what they are called."""
+    if job.holdout is not None:
+        return "held-out images", lambda: first_images(job.holdout or (), 0, job.config.seed)
+    if job.aside is not None:
+        return "a part of the calibration data set aside", lambda: first_images(job.aside or (), 0, job.config.seed)
+    return "calibration images", lambda: first_images(job.calibration, DECIDING_IMAGES, job.config.seed)
 
 
 def _trained(job: Job, state: State, updates: int, progress: Progress | None) -> RecoveryRecord:

@@ -77,15 +77,15 @@ def tried(job: Job, state: State, share: float) -> State:
             reestimate_batchnorm(model, calibration_pass(job, SEARCH_IMAGES))
     same_weights_everywhere(model, job.fabric)
     with job.stage("search"):
-        drop = points_lost(job, model)
+        drop = points_lost(job, model, _unseen(job))
     state = with_tried(state, share, drop)
     if job.run:
         job.run.log("tried", share=share, drop=drop)
     return replace(state, damage=dict(job.memory.get("damage", {})))
 
 
-def points_lost(job: Job, model: nn.Module) -> float:
-    """The accuracy lost on held-out images; without any, on calibration images that no fit has seen.
+def points_lost(job: Job, model: nn.Module, batches: Iterator[tuple[Tensor, Tensor | None]]) -> float:
+    """The points of accuracy that a model has lost on some images.
 
     Without labels, the images that the model puts into another class than the uncut network does are counted.
     """
@@ -93,7 +93,8 @@ def points_lost(job: Job, model: nn.Module) -> float:
     same = images = 0
     labelled = True
     with evaluating(job.original, model):
-        for x, labels in _unseen(job):
+        for x, labels in batches:
+            x = job.fabric.to_device(x)
             expected, found = (logits_of(each, x).argmax(1).cpu() for each in (job.original, model))
             images += len(x)
             same += int((expected == found).sum())
@@ -110,7 +111,7 @@ def _unseen(job: Job) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Images that no fit of a search sees: held-out ones, or the calibration images behind those of the rebuild."""
     if job.holdout is not None:
         for x, labels in first_images(job.holdout, SEARCH_IMAGES, job.config.seed):
-            yield job.fabric.to_device(x), labels
+            yield x, labels
         return
     # Every sixteenth image of the rebuild is set aside, and so is whatever lies behind its images.
     seen = 0

@@ -17,7 +17,7 @@ from cosep.runs.folder import Run, weights_digest
 from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
 from cosep.runs.probing import LATENCY_REPEATS
-from cosep.runs.recovering import held_out_accuracy
+from cosep.runs.recovering import held_out_accuracy, length_in_words
 from cosep.runs.state import Batches, Job, State
 from cosep.storage.artifacts import is_saved, load, read_documents, save
 from cosep.storage.folder import settle
@@ -66,7 +66,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
         limits=state.limit_notes,
         seconds={stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
         made=made_now(job.fabric.device),
-        notes=job.notes,
+        notes=(*job.notes, *length_in_words(job, state)),
         rebuild=state.rebuild,
         damage=dict(state.damage or job.memory.get("damage", {})),
         tried=state.tried,

@@ -86,6 +86,7 @@ class Job:
     calibration: Batches
     train: Batches
     holdout: Batches | None
+    aside: Batches | None  # of the calibration data, where the training leaves them out and nothing else is held out
     batches_a_pass: int
     updates_a_group: int
     updates_in_all: int | None  # where the caller has said how long to train

@@ -59,7 +59,7 @@ function drawRetention(space) {
 
 function course() {
   const steps = [{ name: "unpruned", accuracy: run.before.accuracy, macs: run.before.macs }, ...run.groups];
-  if (run.recovery) steps.push({ name: "recovery at the end", trained: true, accuracy: run.recovery.accuracy, macs: run.groups.length ? run.groups[run.groups.length - 1].macs : null });
+  if (run.recovery) steps.push({ name: run.recovery.kept ? "recovery at the end" : "recovery at the end, taken back", trained: true, accuracy: run.recovery.accuracy, macs: run.groups.length ? run.groups[run.groups.length - 1].macs : null });
   const known = steps.filter((step) => step.accuracy !== null);
   if (known.length < 2) return null;
   const xs = steps.map((_, i) => i), accuracy = steps.map((step) => step.accuracy);

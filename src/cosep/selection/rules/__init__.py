@@ -11,7 +11,7 @@ from cosep.selection.candidates import Candidates
 from cosep.selection.rules.damage import DamageRule
 from cosep.selection.rules.given import GivenRule
 from cosep.selection.rules.knee import KneeRule
-from cosep.selection.rules.protocol import Probe, Target, Width, WidthRule, Widths
+from cosep.selection.rules.protocol import LATENCY, Probe, Target, Width, WidthRule, Widths
 from cosep.selection.rules.uniform import UniformRule
 
 __all__ = ["WIDTH_RULES", "OwnRule", "Probe", "Target", "Width", "WidthRule", "Widths", "width_rule"]
@@ -61,4 +61,15 @@ class OwnRule:
                 said = found.widths[group].k if group in found.widths else "nothing"
                 raise ConfigError(f"{self.name} gives {said} for {group}, which has {channels} channels.")
         set_widths = {g: found.widths[g].set_to(k) for g, k in target.given.items() if g in known}
-        return Widths({**{g: found.widths[g] for g in known}, **set_widths}, found.notes)
+        widths = {**{g: found.widths[g] for g in known}, **set_widths}
+        over = self._over({g: width.k for g, width in widths.items()}, target, probe)
+        return Widths(widths, (*found.notes, *over), found.met and not over)
+
+    def _over(self, widths: Mapping[str, int], target: Target, probe: Probe) -> list[str]:
+        """What is said of the limits that the caller's widths do not keep to; a time is the rule's own to measure."""
+        counted = [limit for limit in target.limits(probe) if limit[0] != LATENCY]
+        return [
+            f"{what} cannot be brought to {limit:.4g} by {self.name}: its widths have {value:.4g}"
+            for what, limit, cost in counted
+            if (value := cost(widths)) > limit
+        ]

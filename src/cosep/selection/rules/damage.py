@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cosep.errors import ConfigError
 from cosep.selection.candidates import Candidates
-from cosep.selection.rules.protocol import WIDTH_GIVEN, Probe, Target, Width, Widths
+from cosep.selection.limits import NARROWEST, floor_of, out_of_reach
+from cosep.selection.rules.protocol import LATENCY, WIDTH_GIVEN, Probe, Target, Width, Widths
 
 STEPS = 60  # of the bisection
 ROUNDS = 6  # of taking the costs anew
-NARROWEST = 8  # no group keeps less than this part of its channels
+TIMED_STEPS = 12  # of one over measured times, which are dear and never exact
 HARMLESS = 1e-4  # of the largest damage: what a group counts with whose channels can all be spared
 
 Cost = Callable[[Mapping[str, float]], float]
@@ -39,13 +40,21 @@ class DamageRule:
             )
         free = [each for each in candidates if each.group not in target.given and each.channels > 1]
         harm = probe.damage({each.group: max(1, each.channels // 2) for each in free})
-        chosen, notes = [], []
+        chosen: dict[str, Mapping[str, int]] = {}
+        notes, met = [], True
+        # Times jump from width to width and each takes a while to measure: channels are then priced in MACs.
+        macs = Target(macs=0.0, given=target.given).limits(probe)[0][2]
         for what, limit, cost in limits:
-            widths = _within(free, harm, cost, limit)
+            if what == LATENCY:
+                cost = _remembered(cost)
+                widths = _within(free, harm, cost, limit, macs, TIMED_STEPS)
+            else:
+                widths = _within(free, harm, cost, limit, cost, STEPS)
             found = cost(widths)
-            chosen.append(widths)
+            chosen[what] = widths
             if found > limit:
-                notes.append(f"{what} cannot be brought to {limit:.4g}: {found:.4g} is the least there is")
+                met = False
+                notes.append(out_of_reach(what, limit, found))
             else:
                 notes.append(f"{what} {found:.4g} within {limit:.4g}, by measured damage")
         result = {}
@@ -53,26 +62,45 @@ class DamageRule:
             if each.group in target.given:
                 result[each.group] = Width(target.given[each.group], WIDTH_GIVEN)
                 continue
-            k = min((widths.get(each.group, each.channels) for widths in chosen), default=each.channels)
+            asked = {what: widths.get(each.group, each.channels) for what, widths in chosen.items()}
+            what, k = min(asked.items(), key=lambda item: item[1])
             moved = harm.get(each.group, 0.0)
-            result[each.group] = Width(k, f"damage {moved:.2g} at half its width")
-        return Widths(result, tuple(notes))
+            result[each.group] = Width(k, f"limit on {what}: damage {moved:.2g} at half its width")
+        return Widths(result, tuple(notes), met)
 
 
-def _within(groups: Sequence[Candidates], harm: Mapping[str, float], cost: Cost, limit: float) -> dict[str, int]:
-    """The widest member of the family whose cost keeps to a limit; the narrowest one where none does."""
+def _remembered(cost: Cost) -> Cost:
+    """A cost that is asked once for each network."""
+    known: dict[tuple[tuple[str, float], ...], float] = {}
+
+    def asked(widths: Mapping[str, float]) -> float:
+        key = tuple(sorted(widths.items()))
+        if key not in known:
+            known[key] = cost(widths)
+        return known[key]
+
+    return asked
+
+
+def _within(
+    groups: Sequence[Candidates], harm: Mapping[str, float], cost: Cost, limit: float, priced: Cost, steps: int
+) -> dict[str, int]:
+    """The widest member of the family whose cost keeps to a limit; the narrowest one where none does.
+
+    `priced` is the cost by which channels are weighed against one another.
+    """
     whole = {each.group: each.channels for each in groups}
     if cost(whole) <= limit:
         return whole
     least = max(harm.values(), default=0.0) * HARMLESS or 1.0
-    prices = {name: _price(name, whole, cost) for name in whole}
+    prices = {name: _price(name, whole, priced) for name in whole}
     # Generous enough for every group to be whole.
     high = max((whole[n] / (max(harm[n], least) * whole[n] / prices[n]) ** 0.5 for n in whole), default=1.0) * 2
     low = 0.0
-    for _ in range(STEPS):
+    for _ in range(steps):
         middle = (low + high) / 2
-        low, high = (middle, high) if cost(_member(whole, harm, least, cost, middle)) <= limit else (low, middle)
-    return _member(whole, harm, least, cost, low)
+        low, high = (middle, high) if cost(_member(whole, harm, least, priced, middle)) <= limit else (low, middle)
+    return _member(whole, harm, least, priced, low)
 
 
 def _member(
@@ -89,7 +117,7 @@ def _member(
         if all(abs(new[name] - widths[name]) < 0.01 for name in whole):
             break
         widths = new
-    return {name: max(1, round(width)) for name, width in widths.items()}
+    return {name: max(floor_of(whole[name]), round(width)) for name, width in widths.items()}
 
 
 def _price(name: str, widths: Mapping[str, float], cost: Cost, width: int | None = None) -> float:

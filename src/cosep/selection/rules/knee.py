@@ -15,7 +15,7 @@ from cosep.selection.limits import fitting_widths
 from cosep.selection.rules.protocol import Probe, Target, Width, Widths
 from cosep.selection.stability import instability
 
-BELOW_KNEE = "fewer channels than at the knee, to keep a limit"
+BELOW_KNEE, ABOVE_KNEE = "fewer channels than at the knee", "more channels than at the knee"
 
 
 def knee_of(candidates: Candidates, config: SelectConfig) -> Width:
@@ -37,7 +37,7 @@ def knee_of(candidates: Candidates, config: SelectConfig) -> Width:
 
 
 class KneeRule:
-    """Kneedle on each group's curve, steeper for all groups where a limit asks for less."""
+    """Kneedle on each group's curve; under a limit steeper for all groups, or flatter where it leaves room."""
 
     name = "knee"
     alone = True
@@ -52,9 +52,12 @@ class KneeRule:
         for what, limit, cost in target.limits(probe):
             fits.append(fitting_widths(outlines, cost, limit, what))
         for name, width in found.items():
-            wanted = min((fit.widths[name] for fit in fits), default=width.k)
             if name in target.given:
                 found[name] = width.set_to(target.given[name])
-            elif wanted < width.k:
-                found[name] = replace(width.set_to(wanted), reason=BELOW_KNEE)
-        return Widths(found, tuple(fit.note for fit in fits))
+            elif fits:
+                fit = min(fits, key=lambda fit: fit.widths[name])
+                wanted = fit.widths[name]
+                if wanted != width.k:
+                    where = BELOW_KNEE if wanted < width.k else ABOVE_KNEE
+                    found[name] = replace(width.set_to(wanted), reason=f"limit on {fit.what}: {where}")
+        return Widths(found, tuple(fit.note for fit in fits), all(fit.met for fit in fits))

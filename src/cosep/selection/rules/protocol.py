@@ -10,6 +10,7 @@ from cosep.records import Selection
 from cosep.selection.candidates import Candidates
 
 WIDTH_GIVEN = "width given"
+LATENCY = "latency in ms"
 
 
 def width_note(width: int, before: int, reason: str) -> str:
@@ -69,6 +70,7 @@ class Widths:
 
     widths: Mapping[str, Width]
     notes: tuple[str, ...] = ()
+    met: bool = True  # whether every limit holds; where not, the widths are the narrowest that the rule allows
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Target:
         asked = (
             ("MACs", self.macs, probe.macs),
             ("parameters", self.parameters, probe.parameters),
-            ("latency in ms", self.milliseconds, probe.milliseconds),
+            (LATENCY, self.milliseconds, probe.milliseconds),
         )
         return [(what, limit, self._with_given(cost)) for what, limit, cost in asked if limit is not None]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from cosep.errors import ConfigError
 from cosep.selection.candidates import Candidates
+from cosep.selection.limits import NARROWEST, floor_of, out_of_reach
 from cosep.selection.rules.protocol import WIDTH_GIVEN, Probe, Target, Width, Widths
 
 STEPS = 24  # of the bisection: more would not change a width
@@ -27,29 +28,30 @@ class UniformRule:
             )
 
         def at(share: float) -> dict[str, int]:
-            return {each.group: max(1, math.floor(share * each.channels)) for each in candidates}
+            return {each.group: max(floor_of(each.channels), math.floor(share * each.channels)) for each in candidates}
 
-        shares, notes = [], []
+        shares: dict[str, float] = {}
+        notes, met = [], True
         for what, limit, cost in limits:
             low, high = 0.0, 1.0
             if cost(at(high)) <= limit:
                 low = high
             elif (least := cost(at(low))) > limit:
-                notes.append(f"{what} cannot be brought to {limit:.4g}: {least:.4g} is the least there is")
-                shares.append(0.0)
+                notes.append(out_of_reach(what, limit, least))
+                shares[what], met = 1 / NARROWEST, False
                 continue
             for _ in range(STEPS):
                 middle = (low + high) / 2
                 low, high = (middle, high) if cost(at(middle)) <= limit else (low, middle)
                 if at(low) == at(high):
                     break
-            shares.append(low)
+            shares[what] = low
             notes.append(f"{what} {cost(at(low)):.4g} within {limit:.4g}, at a share of {low:.3g} of every group")
-        share = min(shares)
+        what, share = min(shares.items(), key=lambda item: item[1])
         found = {
             name: Width(target.given[name], WIDTH_GIVEN)
             if name in target.given
-            else Width(k, f"uniform: a share of {share:.3g} of every group")
+            else Width(k, f"limit on {what}: a share of {share:.3g} of every group")
             for name, k in at(share).items()
         }
-        return Widths(found, tuple(notes))
+        return Widths(found, tuple(notes), met)

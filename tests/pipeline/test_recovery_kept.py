@@ -1,0 +1,87 @@
+"""Training that harms is taken back, and how long it is: what was given, or enough to mean something."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import cosep
+from cosep.config import preset, replace_settings
+from cosep.recovery import without_some
+from cosep.reporting.words import warnings_in_words
+
+
+def settings(**recover):
+    fast = {"observe": {"images": 200}, "rebuild": {"images": 200}, "limits": {"max_macs": "60%"}}
+    return replace_settings(
+        preset(), {"device": {"accelerator": "cpu"}, "select": {"criterion": "l2"}, **fast, "recover": recover}
+    )
+
+
+def ruined(network, updates):
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(-3)
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_a_recovery_that_harms_is_taken_back_and_said(base, digits, held_out):
+    holdout = digits.holdout if held_out else None
+    untrained = cosep.prune(base, digits.calibration, holdout=holdout, config=settings(schedule="none"))
+    result = cosep.prune(base, digits.calibration, holdout=holdout, config=settings(), recovery=ruined)
+    assert same(result.model, untrained.model)
+    assert not result.report.recovery.kept
+    assert "taken back" in result.report.recovery.outcome
+    assert result.report.holdout_accuracy.after == untrained.report.holdout_accuracy.after
+    assert any("taken back" in said for said in warnings_in_words(result.report))
+    again = type(result.report).from_document(result.report.to_document())
+    assert again.recovery == result.report.recovery
+
+
+def test_a_stopped_run_still_knows_the_network_from_before_the_training(base, digits, tmp_path):
+    def stopped(network, updates):
+        ruined(network, updates)
+        raise KeyboardInterrupt
+
+    config = settings()
+    with pytest.raises(KeyboardInterrupt):
+        cosep.prune(base, digits.calibration, config=config, recovery=stopped, run=tmp_path / "run")
+    result = cosep.prune(base, digits.calibration, config=config, recovery=ruined, run=tmp_path / "run")
+    untrained = cosep.prune(base, digits.calibration, config=settings(schedule="none"))
+    assert same(result.model, untrained.model)
+
+
+def test_a_training_of_no_given_length_has_enough_updates_and_says_so(base, digits):
+    report = cosep.prune(base, digits.calibration, train=digits.train, config=settings()).report
+    assert report.recovery.updates == 200
+    assert any("200 updates" in note and "least by default" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("asked", "passes"), [({"epochs": 0.5}, 0.5), ({"epochs": 1.0}, 1.0)])
+def test_a_length_that_was_given_is_kept(base, digits, asked, passes):
+    report = cosep.prune(base, digits.calibration, train=digits.train, config=settings(**asked)).report
+    assert report.recovery.updates == round(passes * len(digits.train))
+    assert any("too few to mean anything" in said for said in warnings_in_words(report))
+
+
+@pytest.mark.parametrize("asked", [{"epochs": 0.0}, {"group_epochs": 0.0}])
+def test_a_length_of_nothing_trains_nothing(base, digits, asked):
+    result = cosep.prune(base, digits.calibration, train=digits.train, config=settings(**asked))
+    assert result.report.recovery is None
+
+
+def test_what_is_set_aside_is_not_trained_on():
+    data = TensorDataset(torch.arange(320).float().unsqueeze(1), torch.zeros(320).long())
+    rest, aside = without_some(DataLoader(data, batch_size=16, shuffle=True), seed=0)
+    seen = {int(x) for batch, _ in rest for x in batch.flatten()}
+    left = {int(x) for batch, _ in aside for x in batch.flatten()}
+    assert (len(seen), len(left)) == (300, 20)
+    assert seen | left == set(range(320))
+    batches = [(torch.full((2, 1), float(i)), torch.zeros(2).long()) for i in range(32)]
+    rest, aside = without_some(batches, seed=0)
+    assert [*rest, *aside] == batches
+    assert len(aside) == 2
+    assert without_some(batches[:4], seed=0) == (batches[:4], None)
