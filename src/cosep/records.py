@@ -15,6 +15,7 @@ from torch import Tensor, nn
 Side = Literal["out", "in"]
 Scope = Literal["interior", "all"]
 Towards = Literal["output", "sum"]
+Unit = Literal["channel", "head"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +136,8 @@ class Group:
     macs: int  # multiply-accumulates of producers, what lies between and consumers, for one input
     scope: Scope | None  # the smallest scope that may prune it; None: not prunable
     why_not: str = ""  # for scope None or "all": in words
+    unit: Unit = "channel"  # what one of them is: a head of attention has a span of places in every layer
+    between: int = 0  # multiply-accumulates between the layers that go with the channels: attention's own products
     blocks: int = 1  # kept channels must be equally many in each of this many equal consecutive blocks
 
 

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosep.errors import TraceError
 from cosep.groups.flow import Flow, SideKey, follow
-from cosep.layers import kind_of
+from cosep.layers import HEADS, INNER_WIDTHS, kind_of, number_of
 from cosep.models.acceptance import check_structure
 from cosep.records import Group, Scope, Side, Slice
 
@@ -95,6 +95,7 @@ def _follow_all(flow: Flow, example: Tensor, deadline: float) -> None:
 def _follow_training(flow: Flow, example: Tensor, deadline: float) -> None:
     """Some layers run, and some buffers are filled, in training mode only: a second pass learns what they tie."""
     calls, macs, places = Counter(flow.calls), Counter(flow.macs), dict(flow.places)
+    attended = list(flow.attended)
     flow.model.train()
     try:
         with torch.random.fork_rng(devices=[example.device] if example.is_cuda else []):
@@ -106,6 +107,7 @@ def _follow_training(flow: Flow, example: Tensor, deadline: float) -> None:
         for name in list(flow.calls):
             flow.calls[name] = max(calls[name], 1)
         flow.macs, flow.places = macs, {**flow.places, **places}
+        flow.attended = attended
 
 
 def assemble(flow: Flow) -> tuple[Group, ...]:
@@ -162,6 +164,9 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
         Slice(name, side, torch.tensor([m[name, side] for m in members], dtype=torch.int64)) for name, side in keys
     )
     width = len(members)
+    if "heads" in notes:
+        slices += _numbers(flow, producers, slices)
+    between = sum(macs for labels, macs in flow.attended if _holds(flow, labels, keys[0], members[0]))
     modules = {k[0] if k[0] in flow.modules else k[0].rpartition(".")[0] for k in keys}
     group = Group(
         name=producers[0],
@@ -169,14 +174,18 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
         producers=tuple(producers),
         consumers=consumers,
         slices=slices,
-        macs=sum(flow.macs[m] for m in modules),
+        macs=sum(flow.macs[m] for m in modules) + between,
         scope="interior",
+        unit="head" if "heads" in notes else "channel",
+        between=between,
     )
     twice = [m for m in modules if flow.calls[m] > 1]
     if fixed is not None:
         return replace(group, scope=None, why_not=fixed)
     if twice:
         return replace(group, scope=None, why_not=f"module {twice[0]} is called several times")
+    if width < 2 and "heads" in notes:
+        return replace(group, scope=None, why_not="attention has one head only")
     if width < 2:
         tied = any(s.span > 1 for s in slices if s.side == "out") and "parts" in notes
         why = "splits and shuffles tie all its channels to one another" if tied else "has only one channel"
@@ -189,9 +198,33 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
         return replace(group, scope="all", why_not=f"tied by an addition{f' with {named}' if named else ''}")
     if "shared" in notes:
         return replace(group, scope="all", why_not="tied by weights that layers share")
-    if "parts" in notes:
+    if "parts" in notes and "heads" not in notes:
         return replace(group, scope="all", why_not="tied by a split or a shuffle: equal parts must stay equal")
     return group
+
+
+def _holds(flow: Flow, labels: Tensor, key: SideKey, member: Mapping[SideKey, list[int]]) -> bool:
+    """Whether labels are those of a group, one of whose channels is given."""
+    own = flow.labels.find(int(flow.sides[key][member[key][0]]))
+    return own in flow.labels.canonical(labels).unique().tolist()
+
+
+def _numbers(flow: Flow, producers: Sequence[str], slices: Sequence[Slice]) -> tuple[Slice, ...]:
+    """What the modules around attention say of its heads: how many they are, and how many places they have in all."""
+    width = len(slices[0].positions)
+    places = next((s for s in slices if s.side == "in"), slices[0])
+    size = len(flow.sides[places.module, places.side])
+    found = []
+    for holder in dict.fromkeys(s.module.rpartition(".")[0] for s in slices if s.module in flow.modules):
+        module = flow.modules[holder]
+        for name in HEADS:
+            count = number_of(module, name)
+            if count is not None and count >= width and count % width == 0:
+                found.append(Slice(f"{holder}.{name}", "out", torch.arange(count).reshape(width, -1)))
+        for name in INNER_WIDTHS:
+            if number_of(module, name) == size and size == places.positions.numel():
+                found.append(Slice(f"{holder}.{name}", "out", places.positions))
+    return tuple(found)
 
 
 def _unique_names(groups: list[Group]) -> list[Group]:

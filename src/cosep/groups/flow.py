@@ -8,10 +8,12 @@ like need no rules. An operation without a rule fixes the channels that reach it
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +24,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from cosep.errors import TraceError
 from cosep.groups import operations as ops
+from cosep.groups.heads import Division, Scout, base_name
+from cosep.groups.heads import tensors_in as _tensors
 from cosep.groups.labels import CONSTANT, Labels, aligned, compress, moved, varying
 from cosep.layers import bare_axis, kind_of, mixing, side_size
 from cosep.records import Side
@@ -50,6 +54,7 @@ class Flow:
     calls: Counter[str] = field(default_factory=Counter)
     macs: Counter[str] = field(default_factory=Counter)
     places: dict[str, int] = field(default_factory=dict)  # spatial places of each producer's output
+    attended: list[tuple[Tensor, int]] = field(default_factory=list)  # heads, and what one of their products costs
     computed: set[str] = field(default_factory=set)  # layers that work on weights computed from their parameters
 
     def __post_init__(self) -> None:
@@ -108,9 +113,11 @@ class Call:
 class _Tracer(TorchDispatchMode):
     """Carries the fields along while a model runs."""
 
-    def __init__(self, flow: Flow, deadline: float) -> None:
+    def __init__(self, flow: Flow, deadline: float, divisions: Mapping[int, Division]) -> None:
         super().__init__()
         self.flow = flow
+        self.divisions = divisions  # into heads, by the number of the reshape in the pass
+        self.reshapes = 0
         self.labels = flow.labels
         self.known: Any = WeakTensorKeyDictionary()
         self.stack: list[str] = []
@@ -132,8 +139,8 @@ class _Tracer(TorchDispatchMode):
         if time.monotonic() > self.deadline:
             raise TimeoutError
         inputs = [self.info(t) for t in _tensors(args, kwargs)]  # before an in-place operation changes anything
-        name = func.overloadpacket.__name__
-        base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+        base = base_name(func)
+        self.reshapes += base in ops.RESHAPES
         result = func(*args, **kwargs)
         if any(i.labels is not None or i.axes for i in inputs):
             self.busy = True
@@ -325,6 +332,10 @@ class _Tracer(TorchDispatchMode):
             gains = {k: _along(i.reshape(-1), axis, x.ndim) for t in others for k, i in self.info(t).axes.items()}
             self.put(result, Info(axes={**info.axes, **gains}, computed=True))
             return
+        found = compress(self.labels.canonical(info.labels))
+        if varying(found) and axis not in varying(found) and self.is_heads(found):
+            self.put(result, Info(found))  # within each head: the weights are the same for all of them
+            return
         channels = self.act(x, axis, f"normalised over other axes than its channels in {self.where}")
         if channels is None:
             return
@@ -332,6 +343,9 @@ class _Tracer(TorchDispatchMode):
             if tensor.numel() > 1 and not (self.tie_axes(tensor, tensor.ndim - 1, channels) and self.info(tensor).axes):
                 self.labels.fix(channels, f"normalised in {self.where} with weights that cannot be followed")
         self.put(result, Info(_along(channels, axis, result.ndim)))
+
+    def is_heads(self, labels: Tensor) -> bool:
+        return all("heads" in self.labels.notes(label) for label in labels.unique().tolist())
 
     def copy(self, args: Any, result: Tensor) -> None:
         target, source = args[0], args[1]
@@ -369,8 +383,10 @@ class _Tracer(TorchDispatchMode):
             self.match(lead, labels, tensor, reason)
             self.match(labels, lead, lead_tensor, reason)
             if varying(labels) and set(varying(labels)) <= set(varying(lead)):
+                # Heads that are turned by their positions are added to themselves, which ties nothing.
+                turned = torch.equal(lead, labels) and self.is_heads(lead)
                 self.labels.merge(lead, labels, f"combined with channels padded by constants in {self.where}")
-                if name not in ops.PRODUCTS:
+                if name not in ops.PRODUCTS and not turned:
                     self.labels.note(lead, "sum")
             elif varying(labels):
                 self.labels.fix(lead, reason)
@@ -419,12 +435,15 @@ class _Tracer(TorchDispatchMode):
         before = compress(self.labels.canonical(info.labels))
         after = moved(before, x.shape, lambda t: t.reshape(result.shape))
         if len(varying(after)) > max(1, len(varying(before))):
-            after = self.tie_parts(after)
+            after = self.tie_parts(after, tuple(result.shape))
         self.put(result, Info(after))
 
-    def tie_parts(self, labels: Tensor) -> Tensor:
+    def tie_parts(self, labels: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Channels folded into several axes stay or go along all but one of them, so that every part stays equal."""
         dims = varying(labels)
+        division = self.divisions.get(self.reshapes)
+        if division is not None and division.shape == shape:
+            return self.tie_heads(labels, division)
         # (batch, channels, height, width) made from one long axis keeps its channel axis; else parts come first.
         keep = 1 if labels.ndim == 4 and 1 in dims and dims[-1] >= 2 else dims[-1]
         first = labels
@@ -434,6 +453,45 @@ class _Tracer(TorchDispatchMode):
         self.labels.merge(labels, first, "folded together with constants")
         self.labels.note(labels, "parts")
         return compress(self.labels.canonical(labels))
+
+    def tie_heads(self, labels: Tensor, division: Division) -> Tensor:
+        """Channels folded into heads: a head is one channel, wherever it has a place."""
+        first = labels
+        for d in varying(labels):
+            if d not in division.axes:
+                first = first.narrow(d, 0, 1)
+        self.labels.merge(labels, first, "folded into heads together with constants")
+        self.labels.note(labels, "heads")
+        return compress(self.labels.canonical(labels))
+
+    def batched(self, args: Any, result: Any) -> None:
+        """Attention, or one of its products: heads stay apart, and the same head of all operands goes together."""
+        operands = [t for t in args[:3] if isinstance(t, Tensor)]
+        fields = [self.info(t).labels for t in operands]
+        found = [compress(self.labels.canonical(f)) for f in fields if f is not None]
+        last = operands[0].ndim - 2
+        lead = max(found, key=lambda f: len(varying(f)))
+        plain = all(d < last for f in found for d in varying(f))
+        alone = any(
+            f is None and any(t.shape[d] > 1 for d in varying(lead)) for t, f in zip(operands, fields, strict=True)
+        )
+        if not plain or alone:
+            for f in found:
+                self.labels.fix(f, f"used by a product in {self.where} that mixes it with something else")
+            return
+        for f in found:
+            self.labels.merge(lead, f, f"attended to together with constants in {self.where}")
+        lead = compress(self.labels.canonical(lead))
+        self.flow.attended.append((lead, _multiplications(operands) // max(1, self.batch)))
+        self.put(_first(result), Info(lead))
+
+    def attention(self, args: Any, kwargs: Any, result: Any) -> None:
+        masks = [t for t in _tensors(args[3:], kwargs) if t.ndim > 2]
+        self.batched(args[:3], result)
+        labels = self.info(_first(result)).labels
+        if labels is not None:
+            for mask in masks:
+                self.match_axes(labels, mask, f"masked head by head in {self.where}")
 
     def move(self, x: Tensor, result: Any, how: Callable[[Tensor], Tensor]) -> None:
         info = self.info(x)
@@ -575,7 +633,7 @@ class _Tracer(TorchDispatchMode):
 class _Border(TorchFunctionMode):
     """What the dispatcher does not see: tensors that are read from outside torch, and dropout, which ties nothing."""
 
-    def __init__(self, tracer: _Tracer) -> None:
+    def __init__(self, tracer: _Tracer | Scout) -> None:
         super().__init__()
         self.tracer = tracer
 
@@ -599,6 +657,8 @@ def _table(*entries: tuple[Iterable[str], _Rule]) -> dict[str, _Rule]:
 _RULES = _table(
     (ops.CONVOLUTIONS, lambda t, c: t.convolution(c.args, c.result)),
     (ops.MATRIX_PRODUCTS, lambda t, c: t.product(c.name, c.args, c.result)),
+    (ops.BATCHED_PRODUCTS, lambda t, c: t.batched(c.args, c.result)),
+    (ops.ATTENTION, lambda t, c: t.attention(c.args, c.kwargs, c.result)),
     (ops.BATCH_NORMS, lambda t, c: t.norm(c.args[0], c.args[1:5], _first(c.result), axis=1)),
     (["native_group_norm"], lambda t, c: t.norm(c.args[0], c.args[1:3], _first(c.result), axis=1)),
     (["native_layer_norm"], lambda t, c: t.norm(c.args[0], c.args[2:4], _first(c.result), axis=c.args[0].ndim - 1)),
@@ -618,11 +678,34 @@ _RULES = _table(
 )
 
 
+def look_ahead(flow: Flow, example_input: Tensor, deadline: float) -> dict[int, Division]:
+    """Which reshapes of a pass divide channels into heads; {} where the pass fails, which is for `follow` to tell."""
+    scout = Scout(deadline)
+    devices = [example_input.device] if example_input.is_cuda else []
+    # A pass may change buffers, or put others in their place: it is not this one that should.
+    model = copy.deepcopy(flow.model, {id(p): p for p in flow.model.parameters()})
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(partial(_note_order, flow.order, name), prepend=True)
+    try:
+        # The same chances for both passes: a network that takes its way by them takes the same one.
+        with torch.random.fork_rng(devices=devices), torch.no_grad(), scout, _Border(scout):
+            model(example_input)
+    except TimeoutError:
+        raise
+    except Exception:
+        return {}
+    return scout.divisions()
+
+
+def _note_order(order: dict[str, int], name: str, _module: nn.Module, _args: Any) -> None:
+    order.setdefault(name, len(order))
+
+
 def follow(
     flow: Flow, example_input: Tensor, deadline: float, *, returned: str = "feeds the classifier's output"
 ) -> Any:
     """Run the model once on the input, filling the flow; returns the model's output, whose channels stay."""
-    tracer = _Tracer(flow, deadline)
+    tracer = _Tracer(flow, deadline, look_ahead(flow, example_input, deadline))
     tracer.batch = example_input.shape[0]
     handles = []
 
@@ -670,23 +753,16 @@ def _short(error: Exception) -> str:
     return (text[0] if text else "no message").rstrip(".") + "."
 
 
-def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
-    """Every tensor in nested arguments, in order."""
-    found: list[Tensor] = []
-    stack = [*reversed(list(kwargs.values())), *reversed(list(args))]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Tensor):
-            found.append(item)
-        elif isinstance(item, dict):
-            stack.extend(reversed(list(item.values())))
-        elif isinstance(item, (list, tuple)):
-            stack.extend(reversed(item))
-    return found
-
-
 def _first(result: Any) -> Tensor:
     return result[0] if isinstance(result, (list, tuple)) else result
+
+
+def _multiplications(operands: Sequence[Tensor]) -> int:
+    """How many of a product of many matrices; of queries, keys and values with both products."""
+    if len(operands) == 2:
+        return operands[0].numel() * operands[1].shape[-1]
+    query, key, value = operands
+    return query.numel() * key.shape[-2] + query.numel() // query.shape[-1] * value.shape[-2] * value.shape[-1]
 
 
 def _along(labels: Tensor, axis: int, ndim: int) -> Tensor:

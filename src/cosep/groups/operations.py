@@ -51,6 +51,15 @@ BATCH_NORMS = _words(
 )
 CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_overrideable"})
 MATRIX_PRODUCTS = frozenset({"mm", "addmm", "linear"})
+BATCHED_PRODUCTS = frozenset({"bmm"})
+# Attention as one operation: queries, keys and values (..., heads, tokens, size) come first.
+ATTENTION = _words(
+    """
+    scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+    _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps
+    """
+)
 PICKS = _words("split split_with_sizes chunk unbind slice select unsafe_split unsafe_chunk")
 MAKERS = frozenset({"new_empty", "new_zeros", "new_ones", "new_full"})
 # Methods and functions by their Python names.

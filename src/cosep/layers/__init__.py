@@ -4,6 +4,7 @@ from cosep.layers.bare import bare_axis, resize_bare
 from cosep.layers.kind import Channelwise, LayerKind, MixingKind, TensorCut
 from cosep.layers.normalisation import is_batchnorm
 from cosep.layers.numbering import places_now
+from cosep.layers.numbers import HEADS, INNER_WIDTHS, number_of
 from cosep.layers.table import (
     channel_axis,
     cuttable,
@@ -16,6 +17,8 @@ from cosep.layers.table import (
 )
 
 __all__ = [
+    "HEADS",
+    "INNER_WIDTHS",
     "Channelwise",
     "LayerKind",
     "MixingKind",
@@ -28,6 +31,7 @@ __all__ = [
     "kind_of",
     "mixing",
     "mixing_kind_of",
+    "number_of",
     "places_now",
     "register",
     "resize_bare",

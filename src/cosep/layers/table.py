@@ -13,6 +13,7 @@ from cosep.layers.convolution import Convolution
 from cosep.layers.kind import LayerKind, MixingKind
 from cosep.layers.linear import Linear
 from cosep.layers.normalisation import CHANNEL_NORM, GroupNorm, LayerNorm
+from cosep.layers.numbers import number_of
 from cosep.records import Side
 
 # The first that fits a module is its kind.
@@ -51,12 +52,13 @@ def channel_axis(module: nn.Module) -> int:
 
 
 def holder(modules: Mapping[str, nn.Module], name: str) -> tuple[nn.Module, str | None]:
-    """A module by name, or the module that holds a bare tensor and the tensor's attribute."""
+    """A module by name, or the module that holds a bare tensor or a number of channels, and that attribute."""
     if name in modules:
         return modules[name], None
     path, _, attribute = name.rpartition(".")
     parent = modules.get(path)
-    if parent is None or (attribute not in parent._parameters and attribute not in parent._buffers):
+    held = {} if parent is None else {**parent._parameters, **parent._buffers}
+    if parent is None or (attribute not in held and number_of(parent, attribute) is None):
         raise PlanError(f"the model has no module or parameter {name!r}. Was the plan made for another model?")
     return parent, attribute
 
@@ -70,9 +72,12 @@ def cuttable(module: nn.Module, name: str) -> LayerKind:
 
 
 def side_size(modules: Mapping[str, nn.Module], name: str, side: Side) -> int:
-    """How many channels a side of a module, or a bare tensor, holds now."""
+    """How many channels a side of a module, or a bare tensor, holds now; a number is how many it says."""
     module, attribute = holder(modules, name)
     if attribute is not None:
+        number = number_of(module, attribute)
+        if number is not None:
+            return number
         tensor: Tensor = getattr(module, attribute)
         return tensor.shape[bare_axis(tensor)]
     return cuttable(module, name).size(module, side)

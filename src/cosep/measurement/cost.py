@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from cosep.layers import kind_of, mixing_kind_of
@@ -18,10 +19,15 @@ def macs(model: nn.Module, example_input: Tensor) -> int:
 
     Biases, normalisations, activations and pooling are not counted, as is the custom in the pruning literature.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # slow to import, and only this needs it
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count  # slow to import, and only this needs it
 
+    def attention(query: Any, key: Any, value: Any, *_args: Any, out_shape: Any = None, **_settings: Any) -> int:
+        return int(sdpa_flop_count(query, key, value))
+
+    # The counter knows attention as one operation on other devices than a CPU only.
+    own = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
     one = example_input[:1].to(device_of(model))
-    with evaluating(model), FlopCounterMode(display=False) as counter:
+    with evaluating(model), FlopCounterMode(display=False, custom_mapping=own) as counter:
         model(one)
     # The counter counts a multiplication and an addition apart, and always in pairs.
     return int(counter.get_total_flops()) // 2

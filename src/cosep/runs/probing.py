@@ -55,7 +55,9 @@ class NetworkProbe:
 
     @cached_property
     def _macs(self) -> CostModel:
-        return cost_model(macs(self.model, self.example), layer_macs(self.model, self.example), self.groups)
+        return cost_model(
+            macs(self.model, self.example), layer_macs(self.model, self.example), self.groups, between=True
+        )
 
     @cached_property
     def _parameters(self) -> CostModel:

@@ -16,6 +16,7 @@ class CostModel:
     layers: Mapping[str, LayerCost]
     held: Mapping[str, Mapping[tuple[str, Side], int]]  # by group: how many places of a side one channel has
     widths: Mapping[str, int]  # the groups' own
+    between: Mapping[str, float]  # by group: what goes with its channels between the layers
 
     def __call__(self, widths: Mapping[str, float]) -> float:
         """The cost where groups keep so many channels each; groups that are not named are whole."""
@@ -23,7 +24,7 @@ class CostModel:
         for name, kept in widths.items():
             for side, span in self.held[name].items():
                 gone[side] = gone.get(side, 0.0) + span * (self.widths[name] - kept)
-        saved = 0.0
+        saved = sum(self.between[name] * (1 - kept / self.widths[name]) for name, kept in widths.items())
         for name in {module for module, _ in gone}:
             layer = self.layers.get(name)
             if layer is None:
@@ -34,8 +35,11 @@ class CostModel:
         return self.whole - saved
 
 
-def cost_model(whole: float, layers: Mapping[str, LayerCost], groups: Iterable[Group]) -> CostModel:
-    """The model of one kind of cost (multiply-accumulates, parameters) for some groups."""
+def cost_model(
+    whole: float, layers: Mapping[str, LayerCost], groups: Iterable[Group], *, between: bool = False
+) -> CostModel:
+    """The model of one kind of cost for some groups; `between`: of multiply-accumulates, which not only layers have."""
     groups = tuple(groups)
     held = {group.name: {(piece.module, piece.side): piece.span for piece in group.slices} for group in groups}
-    return CostModel(whole, layers, held, {group.name: group.width for group in groups})
+    widths = {group.name: group.width for group in groups}
+    return CostModel(whole, layers, held, widths, {g.name: g.between if between else 0 for g in groups})

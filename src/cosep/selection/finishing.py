@@ -23,5 +23,5 @@ def finished_width(width: float, group: Group, round_to: int) -> float:
 
 
 def multiple_of(group: Group, round_to: int) -> int:
-    """What a group's width must be a multiple of."""
-    return math.lcm(round_to, group.blocks)
+    """What a group's width must be a multiple of; a head is as many places as a processor likes already."""
+    return math.lcm(round_to if group.unit == "channel" else 1, group.blocks)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import PlanError, TraceError
-from cosep.layers import TensorCut, bare_axis, cuttable, holder, places_now, resize_bare, side_size
+from cosep.layers import TensorCut, bare_axis, cuttable, holder, number_of, places_now, resize_bare, side_size
 from cosep.records import Group, Layout, Plan, Side
 
 SideKey = tuple[str, Side]
@@ -149,6 +149,9 @@ class _Surgeon:
         if (id(module), f"{attribute}.{side}") in self.visited:
             return
         self.visited.add((id(module), f"{attribute}.{side}"))
+        if attribute is not None and number_of(module, attribute) is not None:
+            setattr(module, attribute, len(index))
+            return
         if attribute is not None:
             tensor: Tensor = getattr(module, attribute)
             axis = bare_axis(tensor)

@@ -39,7 +39,10 @@ class DamageRule:
                 "finds the amount by itself."
             )
         free = [each for each in candidates if each.group not in target.given and each.channels > 1]
-        harm = probe.damage({each.group: max(1, each.channels // 2) for each in free})
+        halves = {each.group: max(1, each.channels // 2) for each in free}
+        measured = probe.damage(halves)
+        # Half of three heads is one, which moves the outputs by 2 a instead of a.
+        harm = {each.group: measured[each.group] / (each.channels / halves[each.group] - 1) for each in free}
         chosen: dict[str, Mapping[str, int]] = {}
         notes, met = [], True
         # Times jump from width to width and each takes a while to measure: channels are then priced in MACs.
