@@ -135,19 +135,27 @@ class RebuildConfig:
     reestimate_batchnorm: bool = setting(
         True, "Re-estimate BatchNorm statistics after a cut where the weights are not re-solved"
     )
-    images: int = setting(2000, "Calibration images that the rebuild sees; 0: all that there are")
+    images: int = setting(
+        -1, "Calibration images that the rebuild sees (0: all; -1: 4,000, or 1,000 if they are above 64 x 64)"
+    )
     rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
     positions: int = setting(64, "Sampled positions of one image, at most")
     pull: float = setting(1e-3, "Pull of solutions towards the old weights, relative to the variance of the inputs")
     memory: float = setting(1.0, "Gigabytes of intermediate values to keep in memory; more go to a temporary file")
 
     def __post_init__(self) -> None:
-        check_at_least("rebuild.images", self.images, 0)
+        check_at_least("rebuild.images", self.images, -1)
         check_at_least("rebuild.rows", self.rows, 1)
         check_at_least("rebuild.positions", self.positions, 1)
         check_at_least("rebuild.memory", self.memory, 0)
         if not 0 < self.pull < math.inf:
             raise ConfigError(f"rebuild.pull is {self.pull}; it must be above 0, or solutions may follow noise.")
+
+    def images_of(self, places: int) -> int:
+        """How many images the rebuild sees where each has so many places (height times width); 0: all."""
+        if self.images >= 0:
+            return self.images
+        return 4000 if places <= 64 * 64 else 1000
 
 
 @dataclass(frozen=True, kw_only=True)

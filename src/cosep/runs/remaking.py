@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -32,15 +33,19 @@ def rebuilt(job: Job, state: State, groups: tuple[Group, ...]) -> State:
         state = replace(state, model=made.model, rebuild=_recorded(made, state.rebuild))
     elif config.reestimate_batchnorm:
         with job.stage("batchnorm", name):
-            reestimate_batchnorm(state.model, calibration_pass(job, config.images))
+            reestimate_batchnorm(state.model, calibration_pass(job, _images(job, config)))
     same_weights_everywhere(state.model, job.fabric)
     return state
+
+
+def _images(job: Job, config: RebuildConfig) -> int:
+    return config.images_of(math.prod(job.example.shape[2:]))
 
 
 def _rebuilt(
     job: Job, model: nn.Module, layout: Layout, config: RebuildConfig, only: AbstractSet[str] | None = None
 ) -> Rebuilt:
-    inputs = [x for x, _ in calibration_pass(job, config.images)]
+    inputs = [x for x, _ in calibration_pass(job, _images(job, config))]
     own = list(batches_of_rank(inputs, job.fabric))
     team = team_of(job.fabric)
     return rebuild(
@@ -69,7 +74,7 @@ def tried(job: Job, state: State, share: float) -> State:
             layout = {**layout, **layout_of(job.original, group, selection.kept, layout)}
     model = apply_layout(job.original, layout)
     if layout and job.config.rebuild.solve:
-        few = replace(job.config.rebuild, images=min(job.config.rebuild.images or SEARCH_IMAGES, SEARCH_IMAGES))
+        few = replace(job.config.rebuild, images=min(_images(job, job.config.rebuild) or SEARCH_IMAGES, SEARCH_IMAGES))
         with job.stage("search"):
             model = _rebuilt(job, model, layout, few).model
     elif layout and job.config.rebuild.reestimate_batchnorm:

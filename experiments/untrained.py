@@ -1,0 +1,70 @@
+"""Without any training: criteria and width rules under the rebuild, at given shares of the MACs.
+
+    python experiments/untrained.py --model resnet20 --weights FILE --data cifar10:DIR --out untrained-resnet20/ --seeds 3
+
+A row is a criterion and a width rule, such as "elimination damage" (the default), "l2 uniform" or "cosep knee". A row
+that ends in "only cut" has no weights re-solved, only BatchNorm measured again: what tools without a rebuild leave.
+Training may be added with --epochs, in passes over the training data.
+"""
+
+from __future__ import annotations
+
+import cells as kept_cells
+from common import run
+from trials import Bench, parser
+
+from cosep.errors import ConfigError
+
+ROWS = (
+    "elimination damage",
+    "elimination uniform",
+    "l2 damage",
+    "l2 uniform",
+    "fpgm uniform",
+    "taylor uniform",
+    "cosep knee",
+    "random uniform",
+    "l2 uniform only cut",
+)
+
+
+def main() -> None:
+    made = parser(__doc__, model="resnet20", seeds=3)
+    made.add_argument("--rows", default=",".join(ROWS), help="which, and in which order")
+    made.add_argument("--shares", default="50", help="of the MACs, in percent, with commas between them")
+    made.add_argument("--epochs", type=float, default=0.0, help="passes over the training data after the rebuild")
+    args = made.parse_args()
+    rows = [row.strip() for row in args.rows.split(",")]
+    shares = [part.strip() for part in args.shares.split(",")]
+    if wrong := [row for row in rows if len(row.removesuffix(" only cut").split()) != 2]:
+        raise ConfigError(f"--rows: {wrong[0]!r} is no criterion and width rule, such as 'l2 uniform'.")
+    bench = Bench(args, "untrained")
+    for seed in bench.seeds:
+        for share in shares:
+            for row in rows:
+                bench.trial(f"{row} {share}", seed, changes=changes(row, share, args.epochs))
+    print(table(bench, rows, shares))
+
+
+def changes(row: str, share: str, epochs: float) -> dict[str, dict[str, object]]:
+    """The settings of a row."""
+    criterion, rule = row.removesuffix(" only cut").split()
+    return {
+        "select": {"criterion": criterion, "width_rule": rule},
+        "limits": {"max_macs": f"{share}%"},
+        "recover": {"epochs": epochs},
+        "rebuild": {"solve": not row.endswith("only cut")},
+    }
+
+
+def table(bench: Bench, rows: list[str], shares: list[str]) -> str:
+    """A row a criterion and rule, a column a share: accuracy, with the MACs that are left."""
+    lines = [("unpruned", *[f"{100 * bench.cells['base']['accuracy']:.2f}"] * len(shares))]
+    for row in rows:
+        cells = [f"{bench.over_seeds(f'{row} {s}')} at {bench.over_seeds(f'{row} {s}', 'macs')} %" for s in shares]
+        lines.append((row, *cells))
+    return kept_cells.markdown(("", *(f"{share} % of the MACs" for share in shares)), lines)
+
+
+if __name__ == "__main__":
+    run(main)
