@@ -1,6 +1,6 @@
 """Without any training: criteria and width rules under the rebuild, at given shares of the MACs.
 
-    python experiments/untrained.py --model resnet20 --weights FILE --data cifar10:DIR --out untrained-resnet20/ --seeds 3
+    python experiments/untrained.py --model resnet20 --weights FILE --data cifar10:DIR --out untrained-resnet20/
 
 A row is a criterion and a width rule, such as "elimination damage" (the default), "l2 uniform" or "cosep knee". A row
 that ends in "only cut" has no weights re-solved, only BatchNorm measured again: what tools without a rebuild leave.
