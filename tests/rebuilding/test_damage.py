@@ -65,6 +65,16 @@ def test_a_consumer_without_channels_is_the_regression_on_the_others():
     assert not done.weight[:, [2, 4]].any()
 
 
+def test_a_model_in_training_mode_is_looked_at_as_it_will_be_used():
+    model, batches = basic(), images((3, 8, 8))
+    resting = gather_grams(model, ["b"], batches, RebuildConfig())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    training = gather_grams(model.train(), ["b"], batches, RebuildConfig())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert torch.equal(resting.moments["b"].xx, training.moments["b"].xx)
+    assert all(module.training for module in model.modules())
+
+
 COUNTED = ["resnet20", "vgg16", "mobilenetv2", "densenet40"]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cosep.config import RebuildConfig
 from cosep.layers import is_batchnorm
 from cosep.layers.maps import LinearMap, sampled, why_no_map
+from cosep.models.modes import evaluating
 from cosep.models.tape import Pass, Tape, TapeError, record
 from cosep.rebuilding.fit import Moments, Sums
 
@@ -51,10 +52,12 @@ def gather_grams(
         tape = tapes[tuple(x.shape)]
         tapped = {tape.layers[name][0]: name for name in maps}
         run = Pass.begun(tape, x)
-        for index in range(max(tapped, default=-1) + 1):
-            read = run.values[tape.steps[index].sources[0]] if index in tapped else None
-            run.run((index,))
-            if read is not None:
+        with evaluating(model):
+            for index in range(max(tapped, default=-1) + 1):
+                read = run.values[tape.steps[index].sources[0]] if index in tapped else None
+                run.run((index,))
+                if read is None:
+                    continue
                 name = tapped[index]
                 where = sampled(maps[name], run.values[index], config.rows, config.positions, images, generators[name])
                 rows = maps[name].rows(read, where).flatten(0, 1).transpose(0, 1)
