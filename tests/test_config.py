@@ -20,9 +20,11 @@ def test_the_paper_preset_is_the_published_protocol():
     assert (paper.profile.metric, paper.profile.max_classes) == ("jm", 100)
     assert (paper.select.degree, paper.select.representative) == (2, "weighted")
     assert (paper.select.sensitivity, paper.select.weighted_fit) == (1.0, False)
-    assert (paper.surgery.compensate, paper.surgery.reestimate_batchnorm, paper.surgery.round_to) == (False, False, 1)
+    assert (paper.select.criterion, paper.select.width_rule, paper.order) == ("cosep", "knee", "one-by-one")
+    assert (paper.rebuild.solve, paper.rebuild.reestimate_batchnorm, paper.surgery.round_to) == (False, False, 1)
     recover = paper.recover
-    assert (recover.schedule, recover.epochs, recover.share, recover.fixed_share) == ("per-layer", 2, 0.25, True)
+    assert (recover.schedule, recover.group_epochs, recover.share, recover.fixed_share) == ("per-layer", 2, 0.25, True)
+    assert recover.epochs is None
     assert (recover.optimizer, recover.lr, recover.momentum, recover.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
     assert (recover.decay, recover.warmup, recover.clip) == ("constant", 0, 0)
     assert (recover.distill, recover.features) == (0, 0)
@@ -30,7 +32,7 @@ def test_the_paper_preset_is_the_published_protocol():
 
 def test_both_presets_spend_the_same_budget():
     default, paper = preset("default").recover, preset("paper").recover
-    assert (default.epochs, default.share) == (paper.epochs, paper.share)
+    assert (default.epochs, default.group_epochs, default.share) == (paper.epochs, paper.group_epochs, paper.share)
 
 
 def test_settings_survive_the_way_to_plain_values_and_back():
@@ -86,7 +88,7 @@ def test_the_papers_recovery_settings_are_those_of_its_table():
     }
     for (model, data), (lr, decay, nesterov, epochs) in published.items():
         r = replace_settings(preset("paper"), {"recover": paper_recovery(model, data)}).recover
-        assert (r.lr, r.weight_decay, r.nesterov, r.epochs, r.momentum, r.share) == (
+        assert (r.lr, r.weight_decay, r.nesterov, r.group_epochs, r.momentum, r.share) == (
             lr,
             decay,
             nesterov,
@@ -121,7 +123,22 @@ def test_what_meant_no_limit_before_is_still_read():
     assert replace_settings(preset(), before) == preset()
 
 
-@pytest.mark.parametrize("changes", [{"recover": {"schedule": "per-layer"}}, {"limits": {"max_drop": 1.0}}])
+@pytest.mark.parametrize(
+    "changes", [{"recover": {"schedule": "per-layer"}}, {"limits": {"max_drop": 1.0, "max_macs": "50%"}}]
+)
 def test_what_needs_one_group_at_a_time_is_refused_together(changes):
     with pytest.raises(ConfigError, match='Set order to "one-by-one"'):
         replace_settings(preset(), {"order": "together", **changes})
+
+
+def test_a_drop_that_is_allowed_says_how_much_to_cut_where_all_groups_go_together():
+    config = replace_settings(preset(), {"limits": {"max_drop": 1.0}})
+    assert (config.order, config.limits.max_drop) == ("together", 1.0)
+
+
+def test_settings_of_the_version_before_are_read_with_a_warning():
+    former = {"surgery": {"compensate": False, "images": 70, "ridge": 0.1}, "recover": {"epochs": 3.0}}
+    with pytest.warns(FutureWarning, match="is now part of the section rebuild"):
+        config = replace_settings(preset(), former)
+    assert (config.rebuild.solve, config.rebuild.images, config.rebuild.pull) == (False, 70, 0.1)
+    assert (config.recover.epochs, config.recover.group_epochs) == (None, 3.0)  # it was the length for each group

@@ -1,5 +1,7 @@
 """Memory formats: a network that cannot bear channels_last is pruned all the same, and the report says how."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -99,11 +101,11 @@ def test_a_network_that_cannot_bear_channels_last_is_pruned_and_the_report_says_
     result = cosep.prune(
         net, batches(*shape), config=cosep.replace_settings(cosep.preset(), FAST), run=tmp_path / "run"
     )
-    assert said in result.report["notes"][0]
+    assert said in result.report.notes[0]
     assert "contiguous" in (tmp_path / "run" / "report.html").read_text()
     if build is not WithVolumes:  # whose convolutions do work in channels_last
         expected = cosep.prune(net, batches(*shape), config=usual)
-        assert expected.report["notes"] == []
+        assert expected.report.notes == ()
         for name, tensor in expected.model.state_dict().items():
             assert torch.equal(tensor, result.model.state_dict()[name])
 
@@ -129,3 +131,11 @@ def test_an_ordinary_network_is_put_into_channels_last_without_a_word_or_a_trace
     assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in state.items())
     assert torch.equal(torch.get_rng_state(), numbers)
     assert all(module.training for module in net.modules())
+
+
+def test_the_fast_format_is_torchs_own_also_where_a_dimension_has_one_number():
+    # Strides of such a dimension mean nothing, but kernels are chosen by them: other strides, other rounding.
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 4, 1), nn.Conv2d(4, 4, 3, groups=4), nn.AdaptiveAvgPool2d(1))
+    expected = copy.deepcopy(net).to(memory_format=torch.channels_last)
+    in_fast_format(net, torch.randn(1, 1, 8, 8))
+    assert [p.stride() for p in net.parameters()] == [p.stride() for p in expected.parameters()]

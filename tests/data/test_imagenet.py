@@ -93,7 +93,7 @@ def test_the_calibration_sample_grows_with_the_classes_and_holds_as_many_of_each
 def test_the_paper_preset_recovers_as_the_paper_did_on_imagenet(pruned):
     _, report = pruned
     used = report["settings"]["recover"]
-    assert (used["lr"], used["epochs"], used["weight_decay"], used["share"]) == (0.001, 3.0, 1e-4, 0.25)
+    assert (used["lr"], used["group_epochs"], used["weight_decay"], used["share"]) == (0.001, 3.0, 1e-4, 0.25)
     assert (used["optimizer"], used["momentum"], used["schedule"]) == ("sgd", 0.9, "per-layer")
     assert report["settings"]["observe"]["images"] >= 2 * CLASSES
     cut = [group for group in report["groups"] if group["kept"] < group["width"]]
@@ -120,7 +120,7 @@ def test_the_papers_mobilenet_on_imagenet_decays_more():
     assert paper_recovery("mobilenetv2_imagenet", "imagefolder:DIR") == {
         "weight_decay": 5e-4,
         "lr": 0.001,
-        "epochs": 3.0,
+        "group_epochs": 3.0,
     }
 
 

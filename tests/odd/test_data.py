@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cosep
-from cosep.errors import CalibrationError, ConfigError, DataError, ModelError, RecoveryError
+from cosep.errors import CalibrationError, ConfigError, DataError, ModelError, RecoveryError, RunError
 from tests.odd.small import CLASSES, Net, batches, images, kept, prune, same, same_weights, settings, trained
 
 
@@ -61,7 +61,7 @@ def test_a_class_a_thousand_times_rarer_has_exact_statistics_of_its_own():
 def test_a_rare_class_beyond_the_images_that_are_looked_at_is_left_out_and_named():
     x, y = unbalanced()
     result = prune(Net(), [(x, y)], config=settings(observe={"images": 600}))
-    assert any("left out of the class pairs: 2" in note for note in result.report["groups"][0]["notes"])
+    assert any("left out of the class pairs: 2" in note for note in result.report.groups[0].notes)
     alone = prune(Net(), [(x[:600], y[:600])], config=settings(observe={"images": 0}))
     assert kept(result, "a") == kept(alone, "a")
 
@@ -72,7 +72,7 @@ def test_a_class_that_is_missing_or_has_one_image_is_left_out_and_named(count):
     stay = (y != 1) | (torch.arange(60) == 1) * bool(count)
     result = prune(Net(), [(x[stay], y[stay])])
     note = "1 class with fewer than 2 calibration images left out of the class pairs: 1"
-    assert all(note in entry["notes"] for entry in result.report["groups"])
+    assert all(note in entry.notes for entry in result.report.groups)
 
 
 def test_images_of_one_class_or_one_of_each_are_refused():
@@ -112,11 +112,13 @@ class Pooled(Net):
         return self.f(self.last(F.relu(self.b(F.relu(self.bn(self.a(x))))).mean((2, 3))))
 
 
-def test_a_single_image_at_the_end_that_batchnorm_cannot_train_on_is_told_and_the_run_goes_on(tmp_path):
+def test_a_single_image_at_the_end_that_batchnorm_cannot_train_on_is_told_and_without_it_it_is_another_run(tmp_path):
     calibration, settings_ = batches(), trained()
     with pytest.raises(RecoveryError, match=r"a batch of one image cannot be trained on.*drop_last=True"):
         prune(Pooled(), calibration, train=batches(count=61), config=settings_, run=tmp_path / "run")
-    result = prune(Pooled(), calibration, train=batches(count=60), config=settings_, run=tmp_path / "run")
+    with pytest.raises(RunError, match=r"its train data were others \(4 batches, 3 here\)\. Choose another run folder"):
+        prune(Pooled(), calibration, train=batches(count=60), config=settings_, run=tmp_path / "run")
+    result = prune(Pooled(), calibration, train=batches(count=60), config=settings_, run=tmp_path / "other")
     assert result.report.recovery.updates == 3
 
 
@@ -306,7 +308,7 @@ def test_soft_labels_are_refused_where_an_accuracy_is_counted():
 
 def test_a_bad_label_in_the_middle_of_training_stops_the_run_which_then_goes_on(tmp_path):
     bad = batches()
-    bad[1] = (bad[1][0], bad[1][1] - 100)
+    bad[2] = (bad[2][0], bad[2][1] - 100)  # behind the batches by which data are known again
     with pytest.raises(DataError, match=r"a batch of the loader for recovery has the label -100"):
         prune(Net(), train=bad, config=trained(), run=tmp_path / "run")
     resumed = prune(Net(), train=batches(), config=trained(), run=tmp_path / "run")
@@ -427,29 +429,34 @@ def test_an_error_in_a_loader_comes_through_and_the_run_goes_on_to_the_same_end(
 
 
 class Deadly(Dataset):
-    """Images whose reader dies, as if the system had killed it, when the fourth pass begins."""
+    """Images whose reader dies, as if the system had killed it, at the beginning of a pass, once a file is there."""
 
-    def __init__(self, passes):
-        self.passes = passes
+    def __init__(self, sign):
+        self.sign = sign
         self.x, self.y = images(60)
 
     def __len__(self):
         return 60
 
     def __getitem__(self, index):
-        if index == 0:
-            with open(self.passes, "a") as file:
-                file.write("x")
-            if os.path.getsize(self.passes) == 4:
-                os._exit(9)
+        if index == 0 and os.path.exists(self.sign):
+            os.remove(self.sign)
+            os._exit(9)
         return self.x[index], self.y[index]
 
 
 def test_a_worker_that_dies_is_told_by_torch_without_waiting_and_the_run_goes_on(tmp_path):
-    loader = DataLoader(Deadly(str(tmp_path / "passes")), batch_size=20, num_workers=1)
-    callbacks, stages = started()
+    sign = tmp_path / "sign"
+    loader = DataLoader(Deadly(str(sign)), batch_size=20, num_workers=1)
+    stages = []
+
+    def tell(group, stage):
+        if stage == "rebuild" and "rebuild" not in stages:
+            sign.touch()
+        stages.append(stage)
 
     def run():
+        callbacks = cosep.Callbacks(on_stage=tell)
         return cosep.prune(
             Net(), loader, config=trained(), widths={"a": 4, "b": 6}, run=tmp_path / "run", callbacks=callbacks
         )
@@ -461,5 +468,5 @@ def test_a_worker_that_dies_is_told_by_torch_without_waiting_and_the_run_goes_on
         said = str(error)
     gc.collect()
     assert "exited unexpectedly" in said
-    assert stages[-1] == "compensate"
+    assert stages[-1] == "rebuild"
     assert same_weights(run().model, prune(Net(), config=trained()).model)

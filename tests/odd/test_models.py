@@ -545,7 +545,7 @@ def test_a_branch_that_only_other_data_take_is_found_by_the_proof():
     loader = [(x + 10, y) for x, y in batches()]  # random input takes the other branch
     result = prune(Branching(5.0), loader, config=plain_cut())
     assert kept(result, "a") == tuple(range(8))
-    assert "did not equal its masked twin" in result.plan.groups[0].reason
+    assert "did not equal its masked copy" in result.plan.groups[0].reason
 
 
 def test_a_branch_without_layers_of_its_own_is_found_by_the_proof():
@@ -617,7 +617,7 @@ def test_own_layers_are_cut_with_their_numbers():
 def test_an_own_layer_that_repeats_its_width_in_its_code_is_left_whole():
     result = prune(Custom("breadth"), config=plain_cut())
     assert kept(result, "a") == tuple(range(8))
-    assert "did not equal its masked twin" in result.plan.groups[0].reason
+    assert "did not equal its masked copy" in result.plan.groups[0].reason
 
 
 @pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])

@@ -118,7 +118,8 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
     seen: list[tuple[str, Tensor]] = []
 
     def note(name: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
-        seen.append((name, output))
+        if output.requires_grad:
+            seen.append((name, output))
 
     model = network.model
     handles = [module.register_forward_hook(partial(note, name)) for name, module in layers.items()]
@@ -127,7 +128,8 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
             model.eval()
             for x in _first(looked.images, MARGIN_IMAGES):
                 seen.clear()
-                scores = logits_of(model, x.clone().requires_grad_())
+                # Also where every weight is frozen there is a gradient; images of whole numbers have none of their own.
+                scores = logits_of(model, x.clone().requires_grad_() if x.is_floating_point() else x)
                 chance = torch.softmax(scores.detach() / TEMPERATURE, dim=1)
                 v = chance.sqrt() * torch.randn(scores.shape, generator=generator).to(scores)
                 v = v - chance * v.sum(1, keepdim=True)

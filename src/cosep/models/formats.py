@@ -30,7 +30,7 @@ def in_fast_format(model: nn.Module, example: Tensor) -> tuple[nn.Module, str]:
     usual = _outcomes(model, example)
     for tensor in before:
         if tensor.ndim == 4:
-            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
     try:
         fast = _outcomes(model, example)
         why = next((why for one, other in zip(usual, fast, strict=True) if (why := _against(one, other))), "")

@@ -248,8 +248,9 @@ def _layers_as_steps(model: nn.Module) -> Iterator[None]:
 
 
 def _as_step(module: nn.Module, number: int, *args: Any, **kwargs: Any) -> Any:
-    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
-        return torch.ops.cosep_tape.layer(args[0], number)
+    given = (*args, *kwargs.values())  # plain layers have one argument, which may be given by its name
+    if len(given) == 1 and isinstance(given[0], Tensor):
+        return torch.ops.cosep_tape.layer(given[0], number)
     return type(module).forward(module, *args, **kwargs)
 
 

@@ -19,7 +19,7 @@ from cosep.config import RebuildConfig
 from cosep.layers import is_batchnorm
 from cosep.layers.maps import LinearMap, is_plain, sampled
 from cosep.models.frozen import frozen_batchnorms
-from cosep.models.passes import PassEnded
+from cosep.models.passes import PassEnded, first_of
 from cosep.rebuilding.fit import Sums, Team
 from cosep.rebuilding.solving import aside, numbered, solve
 from cosep.rebuilding.tasks import Task, why_left
@@ -91,11 +91,11 @@ def _seen(model: nn.Module, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """What a layer reads and gives in a pass over a batch, which ends behind it."""
     found: list[Tensor] = []
 
-    def end(_module: nn.Module, args: Any, output: Tensor) -> None:
-        found.extend((args[0], output))
+    def end(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        found.extend((first_of(args, kwargs), output))
         raise PassEnded
 
-    handle = model.get_submodule(layer).register_forward_hook(end)
+    handle = model.get_submodule(layer).register_forward_hook(end, with_kwargs=True)
     try:
         model(x)
     except PassEnded:

@@ -71,7 +71,8 @@ def rebuild(
     inputs = list(batches)
     result = copy.deepcopy(model)
     with evaluating(original, result):
-        goals = [original(x[aside(first, len(x))]) for first, x in numbered(inputs)] if only is None else []
+        judged = [x[some] for first, x in numbered(inputs) if bool((some := aside(first, len(x))).any())]
+        goals = [original(x) for x in judged] if only is None else []
         notes: tuple[str, ...] = ()
         try:
             tapes = _Tapes(original, result, inputs if example is None else [*inputs, example])
@@ -84,7 +85,7 @@ def rebuild(
             return Rebuilt(result, layers, notes=notes)
         plain = copy.deepcopy(model)
         _measure_norms(plain, inputs)
-        after, before = (_divergence(net, inputs, goals, team) for net in (result, plain))
+        after, before = (_divergence(net, judged, goals, team) for net in (result, plain))
     if not after <= before:
         note = f"the rebuilt network was further from the uncut one than plain cutting ({after:.3g} to {before:.3g})"
         return Rebuilt(plain, layers, before, before, (*notes, f"{note}: plainly cut"))
@@ -98,11 +99,11 @@ def _measure_norms(model: nn.Module, inputs: Sequence[Tensor]) -> None:
         reestimate_batchnorm(model, several, max_batches=max(1, NORM_IMAGES // len(several[0])))
 
 
-def _divergence(model: nn.Module, inputs: Sequence[Tensor], goals: Sequence[Tensor], team: Team) -> float:
+def _divergence(model: nn.Module, judged: Sequence[Tensor], goals: Sequence[Tensor], team: Team) -> float:
     """The mean divergence of a network's outputs from the goals, on the images that are set aside."""
     total = torch.zeros(2, dtype=torch.float64)
-    for (first, x), goal in zip(numbered(inputs), goals, strict=True):
-        total[0] += divergence_of(model(x[aside(first, len(x))]), goal, "sum").cpu()
+    for x, goal in zip(judged, goals, strict=True):
+        total[0] += divergence_of(model(x), goal, "sum").cpu()
         total[1] += len(goal)
     team.total((total,))
     return float(total[0] / total[1].clamp(min=1))

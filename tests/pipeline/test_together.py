@@ -1,0 +1,110 @@
+"""The default chain on digits: widths from measured damage, all groups cut and rebuilt together, nothing trained."""
+
+import pytest
+import torch
+
+import cosep
+from cosep.config import preset, replace_settings
+from cosep.measurement import accuracy
+from tests.pipeline.conftest import CPU
+
+
+class Stop(Exception):
+    """What a test throws in the middle of a run."""
+
+
+def settings(**changes):
+    quick = {**CPU, "rebuild": {"images": 500}, "recover": {"schedule": "none"}}
+    for stage, values in changes.items():
+        quick[stage] = {**quick.get(stage, {}), **values} if isinstance(values, dict) else values
+    return replace_settings(preset(), quick)
+
+
+def pruned(base, digits, config, **extra):
+    return cosep.prune(base, digits.calibration, config=config, holdout=digits.holdout, **extra)
+
+
+def test_half_of_the_macs_go_and_the_rebuild_gives_back_what_cutting_costs(base, digits):
+    result = pruned(base, digits, settings(limits={"max_macs": "50%"}))
+    report = result.report
+    assert 0.35 < report.change.macs <= 0.5
+    assert "within" in report.limits[0]
+    assert report.tried == ()
+    assert report.damage.keys() == {group.group for group in result.plan.groups}
+    assert all(value > 0 for value in report.damage.values())
+    as_cut, whole, rebuilt = (accuracy(model, digits.test) for model in (result.plan.apply(base), base, result.model))
+    # Half of what was lost comes back, at the least; without a single update.
+    assert whole - rebuilt < (whole - as_cut) / 2
+    assert report.recovery is None
+    assert report.rebuild.divergence < report.rebuild.divergence_cut
+    solved = {layer.layer for layer in report.rebuild.layers if layer.applied}
+    assert {group.group for group in result.plan.groups if len(group.kept) < group.width} <= solved
+
+
+@pytest.fixture(scope="module")
+def searched(base, digits):
+    return pruned(base, digits, settings())
+
+
+def test_unasked_the_smallest_size_that_was_tried_and_lost_little_is_chosen(searched, base, digits):
+    report = searched.report
+    assert len(report.tried) >= 4
+    good = [each.share for each in report.tried if each.drop <= 1.0]  # points, where no training follows
+    bad = [each.share for each in report.tried if each.drop > 1.0]
+    assert good
+    assert max(bad, default=0.0) < min(good)
+    assert 0.8 * min(good) < report.change.macs <= min(good)
+    # The network is the one that was tried: what it loses on held-out images, counted here, is what was said.
+    lost = 100 * (accuracy(base, digits.holdout) - accuracy(searched.model, digits.holdout))
+    said = next(each.drop for each in report.tried if each.share == min(good))
+    assert lost == pytest.approx(said, abs=1e-6)
+    assert report.after.macs < report.before.macs
+
+
+@pytest.mark.parametrize("after", [1, 7])
+def test_a_search_that_was_stopped_goes_on_to_the_same_bits(searched, base, digits, tmp_path, after):
+    stages = []
+
+    def stop(_group, stage):
+        stages.append(stage)
+        if stages.count("search") == after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        pruned(base, digits, settings(), run=tmp_path / "run", callbacks=cosep.Callbacks(on_stage=stop))
+    again = []
+    resumed = pruned(
+        base,
+        digits,
+        settings(),
+        run=tmp_path / "run",
+        callbacks=cosep.Callbacks(on_stage=lambda _group, stage: again.append(stage)),
+    )
+    if after > 1:
+        assert "damage" not in again  # it is in the checkpoint
+    assert resumed.report.tried == searched.report.tried
+    assert resumed.report.damage == searched.report.damage
+    assert resumed.plan == searched.plan
+    weights = searched.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+
+
+def test_a_drop_that_is_allowed_is_what_the_search_goes_by(base, digits, searched):
+    generous = pruned(base, digits, settings(limits={"max_drop": 20.0}))
+    assert generous.report.change.macs < searched.report.change.macs
+    lost = 100 * (accuracy(base, digits.holdout) - accuracy(generous.model, digits.holdout))
+    assert lost <= 20.0
+
+
+def test_one_by_one_the_layers_of_each_group_are_solved_when_its_turn_comes(base, digits, quick):
+    changes = {"recover": {"schedule": "none"}, "limits": {"max_macs": "50%"}}
+    results = {
+        solve: pruned(base, digits, quick(rebuild={"solve": solve, "reestimate_batchnorm": False}, **changes))
+        for solve in (True, False)
+    }
+    assert results[False].report.rebuild is None
+    found = results[True].report.rebuild
+    assert {plan.group for plan in results[True].plan.groups} <= {layer.layer for layer in found.layers}
+    assert found.divergence is None  # it is of no single group
+    whole, solved, plain = (accuracy(model, digits.test) for model in (base, results[True].model, results[False].model))
+    assert whole - solved < (whole - plain) / 2
