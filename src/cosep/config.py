@@ -367,6 +367,9 @@ def upgraded(changes: Mapping[str, Any]) -> dict[str, Any]:
             # A whole file of the version before, in which this was the length for each group.
             rest = {name: value for name, value in recover.items() if name != "epochs"}
             new["recover"] = {**rest, "group_epochs": recover["epochs"]}
+    if new.keys() >= {"observe", "profile", "select", "surgery", "recover"} and "order" not in new:
+        # A whole file of a version that knew but one order, one criterion and one rule.
+        new |= {"order": "one-by-one", "select": {"criterion": "cosep", "width_rule": "knee", **new["select"]}}
     if isinstance(select := new.get("select"), Mapping):
         new["select"] = {name: value for name, value in select.items() if name != "seed"}
     if isinstance(limits := new.get("limits"), Mapping):

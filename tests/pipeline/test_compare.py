@@ -43,7 +43,9 @@ def everything(base, tmp_path_factory):
 
 def test_every_method_gets_the_widths_that_cosep_chose(everything):
     out, trials = everything
-    assert [trial.method for trial in trials] == list(CRITERIA)
+    assert [trial.method for trial in trials] == ["cosep", *(name for name in CRITERIA if name != "cosep")]
+    for name in CRITERIA:
+        assert read_documents(out / f"{name}-0")[1]["settings"]["select"]["criterion"] == name
     widths = json.loads((out / "compare.json").read_text())["widths"]
     for name in CRITERIA:
         plan, _ = read_documents(out / f"{name}-0")
@@ -184,7 +186,7 @@ def test_widths_can_be_given(base, quick, tmp_path, digits):
 
 
 def test_an_unknown_method_is_refused_before_any_work(base, quick, tmp_path):
-    with pytest.raises(ConfigError, match="no criterion 'l3'; there are cosep"):
+    with pytest.raises(ConfigError, match="no criterion 'l3'; there are elimination, cosep"):
         compared(base, quick, tmp_path, ["l3"])
     assert not any(tmp_path.iterdir())
 

@@ -144,9 +144,7 @@ def run_method(
     callbacks: Callbacks | None = None,
 ) -> PruneResult:
     """One method with one seed, in a run folder of its own."""
-    # CoSeP is the configured one: its settings may say which of its variants.
-    chosen = {} if name == OURS else {"criterion": name}
-    config = replace_settings(config, {"seed": seed, "select": chosen})
+    config = replace_settings(config, {"seed": seed, "select": {"criterion": name}})
     if widths:  # all have the same, and limits were kept when they were found
         rule = config.select.width_rule
         config = replace(

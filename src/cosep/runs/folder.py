@@ -291,12 +291,9 @@ def refuse_links(folder: Path) -> None:
 
 
 def _refuse_other(path: Path, description: Mapping[str, Any]) -> None:
-    # What an earlier version wrote names some settings otherwise, and has none for those that are new since.
-    new = {"order": "one-by-one", "select.criterion": "cosep", "select.width_rule": "knee"}
-    read = read_description(path.parent)
-    stored = {name: value for name, value in flat(upgraded(read)).items() if value is not None}
-    if "seed" in read.get("select", {}):
-        stored = {**new, **stored}
+    # What an earlier version wrote names some settings otherwise.
+    read = upgraded(read_description(path.parent))
+    stored = {name: value for name, value in flat(read).items() if value is not None}
     wanted = flat(json.loads(json.dumps(description)))
     if other := other_run(stored, wanted):
         if other.startswith("that says nothing"):

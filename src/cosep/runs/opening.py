@@ -210,6 +210,8 @@ def chain_of(request: Request, config: PruneConfig) -> Chain:
         "criterion": _name("criterion", given, config.select.criterion),
         "width_rule": _name("width_rule", request.width_rule, config.select.width_rule),
     }
+    if request.width_rule is None and (request.plan is not None or request.choose is not None):
+        names["width_rule"] = "knee"  # the rule that takes a width from whoever has decided it
     config = replace_settings(config, {"select": names})
     found = {
         "criterion": OwnCriterion(given, names["criterion"])

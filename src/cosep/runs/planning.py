@@ -20,7 +20,7 @@ from cosep.runs.reach import check_met, check_reach
 from cosep.runs.search import found_share, searched_words
 from cosep.runs.state import Job, State, calibration_pass
 from cosep.selection import finished
-from cosep.selection.rules import Target, Width, Widths
+from cosep.selection.rules import Target, Width, Widths, half_of
 from cosep.surgery import apply_layout, copied, plan_for
 
 
@@ -109,8 +109,11 @@ def widths_of(job: Job, state: State, found: Sequence[Candidates], target: Targe
 
 def damage_of(job: Job, state: State, found: Sequence[Candidates], widths: Mapping[str, int]) -> Mapping[str, float]:
     """How far the outputs move with each group alone at a width; what was measured is not measured again."""
-    known: dict[str, float] = job.memory.setdefault("damage", dict(state.damage))
-    if not widths.keys() <= known.keys():
+    halves = {group.name: half_of(group.width) for group in job.groups}
+    known: dict[tuple[str, int], float] = job.memory.setdefault(
+        "damage", {(name, halves[name]): value for name, value in state.damage.items()}
+    )
+    if not widths.items() <= known.keys():
         looked = original_view(job).looked_at()
         with job.stage("damage"):
             kept = {each.group: each.at(widths[each.group]).kept for each in found if each.group in widths}
@@ -118,8 +121,15 @@ def damage_of(job: Job, state: State, found: Sequence[Candidates], widths: Mappi
             measured = measure_damage(
                 job.original, groups, kept, looked.grams, looked.aside, pull=job.config.rebuild.pull
             )
-        known.update(job.fabric.broadcast(measured))
-    return {name: known[name] for name in widths}
+        known.update({(name, widths[name]): value for name, value in job.fabric.broadcast(measured).items()})
+    return {name: known[name, width] for name, width in widths.items()}
+
+
+def damage_at_half(job: Job) -> dict[str, float]:
+    """The damage of each group alone at half its width, where it was measured: what a run keeps and reports."""
+    known: dict[tuple[str, int], float] = job.memory.get("damage", {})
+    halves = ((group.name, half_of(group.width)) for group in job.groups)
+    return {name: known[name, half] for name, half in halves if (name, half) in known}
 
 
 def target_of(job: Job, state: State) -> Target:

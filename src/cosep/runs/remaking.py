@@ -15,7 +15,7 @@ from cosep.models.modes import evaluating, logits_of
 from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
 from cosep.records import Group, Layout, RebuildRecord, known
 from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
-from cosep.runs.planning import candidates_of_original, finished_selections, target_for_share, widths_of
+from cosep.runs.planning import candidates_of_original, damage_at_half, finished_selections, target_for_share, widths_of
 from cosep.runs.search import with_tried
 from cosep.runs.state import Job, State, calibration_pass, first_images
 from cosep.surgery import apply_layout, layout_of
@@ -86,7 +86,7 @@ def tried(job: Job, state: State, share: float) -> State:
     state = with_tried(state, share, drop)
     if job.run:
         job.run.log("tried", share=share, drop=drop)
-    return replace(state, damage=dict(job.memory.get("damage", {})))
+    return replace(state, damage=damage_at_half(job))
 
 
 def points_lost(job: Job, model: nn.Module, batches: Iterator[tuple[Tensor, Tensor | None]]) -> float:

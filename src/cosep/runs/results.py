@@ -16,6 +16,7 @@ from cosep.reporting.records import HeldOut, NotPruned, Report
 from cosep.runs.folder import Run, weights_digest
 from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
+from cosep.runs.planning import damage_at_half
 from cosep.runs.probing import LATENCY_REPEATS
 from cosep.runs.recovering import held_out_accuracy, length_in_words
 from cosep.runs.state import Batches, Job, State
@@ -68,7 +69,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
         made=made_now(job.fabric.device),
         notes=(*job.notes, *length_in_words(job, state)),
         rebuild=state.rebuild,
-        damage=dict(state.damage or job.memory.get("damage", {})),
+        damage=dict(state.damage or damage_at_half(job)),
         tried=state.tried,
     )
 

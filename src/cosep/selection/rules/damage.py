@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cosep.errors import ConfigError
 from cosep.selection.candidates import Candidates
 from cosep.selection.limits import NARROWEST, floor_of, out_of_reach
-from cosep.selection.rules.protocol import LATENCY, WIDTH_GIVEN, Probe, Target, Width, Widths
+from cosep.selection.rules.protocol import LATENCY, WIDTH_GIVEN, Probe, Target, Width, Widths, half_of
 
 STEPS = 60  # of the bisection
 ROUNDS = 6  # of taking the costs anew
@@ -39,7 +39,7 @@ class DamageRule:
                 "finds the amount by itself."
             )
         free = [each for each in candidates if each.group not in target.given and each.channels > 1]
-        halves = {each.group: max(1, each.channels // 2) for each in free}
+        halves = {each.group: half_of(each.channels) for each in free}
         measured = probe.damage(halves)
         # Half of three heads is one, which moves the outputs by 2 a instead of a.
         harm = {each.group: measured[each.group] / (each.channels / halves[each.group] - 1) for each in free}
