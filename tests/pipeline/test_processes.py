@@ -33,6 +33,10 @@ def test_two_processes_find_the_statistics_and_the_plan_of_one(base, tmp_path):
     assert [g.kept for g in plan.groups] == [g.kept for g in result.plan.groups]
     assert plan.layout == result.plan.layout
     assert report["recovery"]["updates"] == result.report.recovery.updates
+    # What was rebuilt is what one process makes of the same images, up to rounding.
+    alone = cosep.prune(base, data.calibration, None, config=two_processes.untrained(), holdout=data.holdout).model
+    for name, tensor in load_file(tmp_path / "rebuilt.safetensors").items():
+        torch.testing.assert_close(tensor, alone.state_dict()[name], rtol=1e-2, atol=1e-3)
     # Both processes ended with the same weights: their updates were shared.
     assert len(set(found["digests"].flatten().tolist())) == 1
     # A thread of the process group that lived on could abort its process while the interpreter shuts down.

@@ -32,6 +32,8 @@ class Team:
     size: int = 1
     total: InPlace = _as_they_are  # replaces tensors by their sums over all processes
     same: InPlace = _as_they_are  # replaces tensors by the first process's
+    numbers: tuple[int, ...] = ()  # of the first image of each own batch, among the images of all; (): one process
+    images: int = 0  # of all processes
 
 
 ALONE = Team()

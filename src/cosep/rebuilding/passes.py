@@ -21,7 +21,7 @@ from cosep.layers.maps import LinearMap, is_plain, sampled
 from cosep.models.frozen import frozen_batchnorms
 from cosep.models.passes import PassEnded, first_of
 from cosep.rebuilding.fit import Sums, Team
-from cosep.rebuilding.solving import aside, numbered, solve
+from cosep.rebuilding.solving import aside, chance, numbered, solve
 from cosep.rebuilding.tasks import Task, why_left
 from cosep.records import LayerRebuild, Layout
 
@@ -40,7 +40,7 @@ def solve_by_passes(
     """Solve the layers of a network in place, each towards the uncut network's output of the same layer."""
     calls = _calls(model, inputs[0] if inputs or example is None else example)
     frozen = frozen_batchnorms(model)
-    images = team.size * sum(len(x) for x in inputs)
+    images = team.images or team.size * sum(len(x) for x in inputs)
     records = []
     for layer, times in calls.items():
         module = model.get_submodule(layer)
@@ -53,11 +53,10 @@ def solve_by_passes(
         channels = None if kept is None else torch.tensor(kept)
         task = Task(layer, 0, LinearMap(module), channels=channels)
         sums = Sums(task.map.parts, task.map.columns, task.map.outputs // task.map.parts)
-        generator = torch.Generator().manual_seed(len(records))
-        for first, x in numbered(inputs):
+        for first, x in numbered(inputs, team):
             _, wanted = _seen(original, layer, x)
             read, _ = _seen(model, layer, x)
-            where = sampled(task.map, wanted, config.rows, config.positions, images, generator)
+            where = sampled(task.map, wanted, config.rows, config.positions, images, chance(0, len(records), first))
             targets = task.map.outputs_at(wanted, where, None if channels is None else channels.to(x.device))
             rows, targets = task.map.rows(read, where), targets.unflatten(2, (task.map.parts, -1))
             judged = aside(first, len(x)).to(x.device)

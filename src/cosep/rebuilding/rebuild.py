@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from cosep.rebuilding.batchnorm import reestimate_batchnorm
 from cosep.rebuilding.fit import ALONE, Sums, Team
 from cosep.rebuilding.passes import solve_by_passes
 from cosep.rebuilding.shelf import Shelf
-from cosep.rebuilding.solving import aside, numbered, solve
+from cosep.rebuilding.solving import aside, chance, numbered, solve
 from cosep.rebuilding.tasks import Task, find_tasks, in_order
 from cosep.records import LayerRebuild, Layout
 
@@ -71,7 +72,7 @@ def rebuild(
     inputs = list(batches)
     result = copy.deepcopy(model)
     with evaluating(original, result):
-        judged = [x[some] for first, x in numbered(inputs) if bool((some := aside(first, len(x))).any())]
+        judged = [x[some] for first, x in numbered(inputs, team) if bool((some := aside(first, len(x))).any())]
         goals = [original(x) for x in judged] if only is None else []
         notes: tuple[str, ...] = ()
         try:
@@ -142,7 +143,7 @@ def _swept(
             needed = {source for index in order[done:place] for source in tape.steps[index].sources}
             needed |= {tape.steps[step].sources[0], *(() if task.other is None else (task.other,))}
             sums = Sums(task.map.parts, task.map.columns, task.map.outputs // task.map.parts)
-            for batch, (first, _) in enumerate(numbered(inputs)):
+            for batch, (first, _) in enumerate(numbered(inputs, team)):
                 shelf.get(batch, passes[batch], needed)
                 passes[batch].run(order[done:place])
                 _gather(task, batch, passes[batch], first, sums)
@@ -180,19 +181,18 @@ def _see_original(
     by_target: dict[int, list[Task]] = {}
     for task in tasks.values():
         by_target.setdefault(task.target, []).append(task)
-    images = team.size * sum(len(x) for x in inputs)
-    generators = {step: torch.Generator().manual_seed(seed * 1_000_003 + step) for step in tasks}
+    images = team.images or team.size * sum(len(x) for x in inputs)
 
-    def see(index: int, value: Any) -> None:
+    def see(first: int, index: int, value: Any) -> None:
         for task in by_target.get(index, ()):
-            where = sampled(task.map, value, config.rows, config.positions, images, generators[task.step])
+            where = sampled(task.map, value, config.rows, config.positions, images, chance(seed, task.step, first))
             channels = None if task.channels is None else task.channels.to(value.device)
             task.where.append(where)
             task.wanted.append(task.map.outputs_at(value, where, channels).clone())
 
     end = max(by_target, default=-1) + 1
-    for x in inputs:
-        Pass.begun(tapes.whole[tuple(x.shape)], x).run(range(end), see)
+    for first, x in numbered(inputs, team):
+        Pass.begun(tapes.whole[tuple(x.shape)], x).run(range(end), partial(see, first))
 
 
 def _gather(task: Task, batch: int, run: Pass, first: int, sums: Sums) -> None:

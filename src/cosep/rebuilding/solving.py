@@ -24,13 +24,20 @@ ROWS_OF_LAST = 4
 UNTOUCHED = 1e-9
 
 
-def numbered(inputs: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
-    """Batches with the number of their first image."""
+def numbered(inputs: Sequence[Tensor], team: Team) -> list[tuple[int, Tensor]]:
+    """Batches with the number of their first image among those of all processes, so that one judges by the same."""
+    if team.size > 1 and team.images:
+        return list(zip(team.numbers, inputs, strict=True))
     found, first = [], 0
     for x in inputs:
         found.append((first, x))
         first += len(x)
     return found
+
+
+def chance(seed: int, layer: int, first: int) -> torch.Generator:
+    """Random numbers for a layer and the batch whose first image has this number, whichever process has it."""
+    return torch.Generator().manual_seed(((seed * 1_000_003 + layer) * 1_000_003 + first) % 2**63)
 
 
 def aside(first: int, images: int) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,8 @@ def _rebuilt(
 ) -> Rebuilt:
     inputs = [x for x, _ in calibration_pass(job, _images(job, config))]
     own = list(batches_of_rank(inputs, job.fabric))
-    team = team_of(job.fabric)
+    firsts = list(accumulate((len(x) for x in inputs), initial=0))  # and the number of all images at its end
+    team = replace(team_of(job.fabric), numbers=tuple(batches_of_rank(firsts[:-1], job.fabric)), images=firsts[-1])
     return rebuild(
         job.original, model, layout, own, config, seed=job.config.seed, only=only, team=team, example=inputs[0]
     )
