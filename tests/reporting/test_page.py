@@ -281,6 +281,19 @@ def test_a_real_run_leaves_its_page_and_the_page_can_be_drawn_again(real_run):
         assert bool((evidence.best_kept_score <= evidence.best_score).all())
 
 
+def test_a_run_of_the_default_shows_its_rebuild_its_damage_and_the_sizes_that_were_tried(make_run):
+    folder = make_run("own", order="together", select={"criterion": "elimination", "width_rule": "damage"})
+    run = read_run(folder)
+    found = documents((folder / "report.html").read_text(encoding="utf-8"))["run"]
+    assert {row[0] for row in found["damage"]} == {plan.group for plan in run.plan.groups}
+    assert len(found["tried"]) == 6
+    layers = {row[0]: row for row in found["rebuild"]["layers"]}
+    assert layers["layer2.0.conv2"][1] == "the sum it ends in"
+    assert layers["layer2.0.conv1"][1] == "its own output"
+    assert all(row[3] <= row[2] for row in layers.values() if row[3] is not None)
+    assert "KL" in " ".join(found["rebuild"]["words"])
+
+
 def test_a_run_that_was_stopped_ends_with_the_same_evidence(make_run, real_run):
     def stop(group, stage):
         if (group, stage) == ("layer2.0.conv1", "cut"):
