@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import re
 import shutil
 from dataclasses import replace
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from cosep.errors import ArtifactError, RunError
-from cosep.records import LayerRebuild, RebuildRecord, Tried
 from cosep.reporting.folders import draw_page, read_run
 from cosep.reporting.html import embedded
 from cosep.reporting.page import (
@@ -27,7 +25,7 @@ from cosep.reporting.records import HeldOut
 from cosep.reporting.run import short_name
 from cosep.reporting.words import change, count, duration, points, reason_in_words, size
 from cosep.runs.state import Callbacks
-from tests.reporting.made import record, without_evidence
+from tests.reporting.made import rebuilt_run, record, without_evidence
 
 HOSTILE = [
     "</script><script>document.title = 'hacked'</script>",
@@ -210,22 +208,6 @@ def test_the_reason_is_said_in_words():
     assert "The width was given" in words("width given")
     assert words("cutting to 3 cost 9.1 points in all, 1 are allowed: kept whole").startswith("Cutting to 3 cost")
     assert "Rounded up from 3 to 4 channels." in words("knee", notes=("rounded up from 3 to 4 channels",))
-
-
-def rebuilt_run():
-    layers = (
-        LayerRebuild("conv2", "sum", True, "re-solved", 0.5, 0.125, rows=640, columns=9),
-        LayerRebuild("fc", "output", True, "re-solved", 0.25, 0.125, rows=640, columns=4),
-        LayerRebuild("up", "output", False, "it is a ConvTranspose2d", math.nan, math.nan),
-    )
-    run = record(groups=2)
-    report = replace(
-        run.report,
-        rebuild=RebuildRecord(layers, divergence=0.25, divergence_cut=2.0, notes=("a note",)),
-        damage={"layer0.conv1": 0.1, "layer1.conv1": 0.75, "elsewhere": 1.0},
-        tried=(Tried(0.575, 0.5), Tried(0.3625, 4.0), Tried(0.46875, 1.5)),
-    )
-    return replace(run, report=report)
 
 
 def test_the_rebuild_is_shown_layer_by_layer_with_its_errors_and_the_divergence():
