@@ -90,7 +90,7 @@ def test_numbers_that_are_no_mean_or_std_are_told(words, trained, tmp_path):
 def test_report_export_and_bench_read_the_run(run, tmp_path):
     out, _ = run
     told = CliRunner().invoke(app, ["report", str(out), "--json"])
-    assert json.loads(told.stdout)["format"] == 1
+    assert json.loads(told.stdout)["format"] == 2
     done = CliRunner().invoke(
         app, ["export", str(out), "--onnx", str(tmp_path / "net.onnx"), "--json", "--repeats", "3"]
     )
@@ -147,7 +147,7 @@ def test_the_help_names_every_flag_and_its_default():
     told = CliRunner().invoke(app, ["prune", "--help"], env={"COLUMNS": "300"}).stdout
     for names in setting_flags().values():
         assert all(name in told for name in names)
-    assert "(default: 5000)" in told
+    assert "(default: 2000)" in told  # of the rebuild's images
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):

@@ -18,7 +18,7 @@ UPDATES, IMAGES = 1, 100  # of any training, and of any look at the calibration 
 @pytest.fixture
 def short_work(monkeypatch):
     look = cosep.pipeline.calibration_pass
-    for module in (cosep.pipeline, cosep.runs.planning):
+    for module in (cosep.pipeline, cosep.runs.planning, cosep.runs.remaking):
         monkeypatch.setattr(module, "calibration_pass", lambda job, n: look(job, min(n or IMAGES, IMAGES)))
     for module in (cosep.runs.recovering, cosep.recovery.training):
         real = module.recover

@@ -29,7 +29,10 @@ def make_run(trained, tmp_path_factory):
     data, base = trained
 
     def make(name, kind="default", callbacks=None, **changes):
+        """A run whose groups are chosen by CoSeP, one after another: what there is evidence of."""
         fast = {
+            "order": "one-by-one",
+            "select": {"criterion": "cosep", "width_rule": "knee"},
             "observe": {"images": 300},
             "rebuild": {"images": 60},
             "recover": {"share": 0.2, "group_epochs": 1.0},

@@ -1,10 +1,11 @@
 """Runs made by hand: what their pages must say is known beforehand."""
 
+import math
 from dataclasses import replace
 
 import torch
 
-from cosep.records import GroupPlan, Plan, Selection
+from cosep.records import GroupPlan, LayerRebuild, Plan, RebuildRecord, Selection, Tried
 from cosep.reporting import Evidence, Report, RunRecord
 
 
@@ -59,3 +60,20 @@ def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_
 
 def without_evidence(run):
     return replace(run, evidence={})
+
+
+def rebuilt_run():
+    """A run that was rebuilt after a search for the amount."""
+    layers = (
+        LayerRebuild("conv2", "sum", True, "re-solved", 0.5, 0.125, rows=640, columns=9),
+        LayerRebuild("fc", "output", True, "re-solved", 0.25, 0.125, rows=640, columns=4),
+        LayerRebuild("up", "output", False, "it is a ConvTranspose2d", math.nan, math.nan),
+    )
+    run = record(groups=2)
+    report = replace(
+        run.report,
+        rebuild=RebuildRecord(layers, divergence=0.25, divergence_cut=2.0, notes=("a note",)),
+        damage={"layer0.conv1": 0.1, "layer1.conv1": 0.75, "elsewhere": 1.0},
+        tried=(Tried(0.575, 0.5), Tried(0.3625, 4.0), Tried(0.46875, 1.5)),
+    )
+    return replace(run, report=report)

@@ -6,7 +6,7 @@ import pytest
 
 from cosep.reporting.folders import read_runs, write_page
 from cosep.reporting.page import run_page
-from tests.reporting.made import record
+from tests.reporting.made import rebuilt_run, record
 from tests.reporting.test_page import HOSTILE
 
 # How many different colours a canvas shows, and how much of each chart is ink: an empty chart has neither.
@@ -67,6 +67,23 @@ def test_a_real_run_opens_without_network_and_all_charts_are_drawn(page, real_ru
     assert not charts
     tiles = tab.run("[...document.querySelectorAll('.tile .label')].map(e => e.textContent)")
     assert tiles == ["Test accuracy", "MACs", "Parameters", "File size", "Latency", "Time it took"]
+
+
+def test_the_rebuild_has_a_table_and_a_curve(page, tmp_path):
+    (tmp_path / "rebuilt.html").write_text(run_page(rebuilt_run()), encoding="utf-8")
+    tab = page(tmp_path / "rebuilt.html")
+    assert tab.complaints() == []
+    charts = {chart["title"]: chart for chart in tab.run(DRAWN)}
+    curve = charts["Sizes that were tried, before any training"]
+    assert curve["marks"] > 3
+    assert "3 sizes between 36 % and 57 % of the MACs" in curve["text"]
+    section = "document.querySelector('[aria-labelledby=section-the-rebuild]')"
+    assert "from 0.1 (\u2068layer0.conv1\u2069) to 0.75 (\u2068layer1.conv1\u2069)" in tab.run(f"{section}.textContent")
+    tab.run(f"{section}.querySelector('details').open = true; 1")
+    tab.run("new Promise(done => setTimeout(done, 50)).then(() => 1)")
+    rows = tab.run(f"[...{section}.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+    assert rows[0] == ["conv2", "the sum it ends in", "0.5", "0.125", "640", "9", "re-solved"]
+    assert rows[2][2:4] == ["–", "–"]
 
 
 def test_groups_are_chosen_by_mouse_list_and_keyboard(page, real_run):

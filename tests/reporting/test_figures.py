@@ -103,7 +103,7 @@ def test_a_run_of_one_of_the_papers_networks_stands_among_the_published_ones(tmp
     write_figures([replace(run, about={"model": "resnet56", "data": "cifar10:DIR"})], tmp_path)
     assert (tmp_path / "among-published.svg").exists()
     text = (tmp_path / "figures.md").read_text()
-    gain, left = (100 * run.report["change"][key] for key in ("accuracy", "macs"))
+    gain, left = 100 * run.report.change.accuracy, 100 * run.report.change.macs
     assert f"{run.name}: {gain:+.2f} points at {left:.1f} % of the MACs" in text
     assert "HRank: -0.09 at 50.0 %" in text
     write_figures([run], tmp_path / "other")

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import re
 import shutil
 from dataclasses import replace
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from cosep.errors import ArtifactError, RunError
-from cosep.records import LayerRebuild, RebuildRecord, Tried
 from cosep.reporting.folders import draw_page, read_run
 from cosep.reporting.html import embedded
 from cosep.reporting.page import (
@@ -27,7 +25,7 @@ from cosep.reporting.records import HeldOut
 from cosep.reporting.run import short_name
 from cosep.reporting.words import change, count, duration, points, reason_in_words, size
 from cosep.runs.state import Callbacks
-from tests.reporting.made import record, without_evidence
+from tests.reporting.made import rebuilt_run, record, without_evidence
 
 HOSTILE = [
     "</script><script>document.title = 'hacked'</script>",
@@ -212,22 +210,6 @@ def test_the_reason_is_said_in_words():
     assert "Rounded up from 3 to 4 channels." in words("knee", notes=("rounded up from 3 to 4 channels",))
 
 
-def rebuilt_run():
-    layers = (
-        LayerRebuild("conv2", "sum", True, "re-solved", 0.5, 0.125, rows=640, columns=9),
-        LayerRebuild("fc", "output", True, "re-solved", 0.25, 0.125, rows=640, columns=4),
-        LayerRebuild("up", "output", False, "it is a ConvTranspose2d", math.nan, math.nan),
-    )
-    run = record(groups=2)
-    report = replace(
-        run.report,
-        rebuild=RebuildRecord(layers, divergence=0.25, divergence_cut=2.0, notes=("a note",)),
-        damage={"layer0.conv1": 0.1, "layer1.conv1": 0.75, "elsewhere": 1.0},
-        tried=(Tried(0.575, 0.5), Tried(0.3625, 4.0), Tried(0.46875, 1.5)),
-    )
-    return replace(run, report=report)
-
-
 def test_the_rebuild_is_shown_layer_by_layer_with_its_errors_and_the_divergence():
     found = documents(run_page(rebuilt_run()))["run"]["rebuild"]
     assert found["layers"] == [
@@ -279,6 +261,19 @@ def test_a_real_run_leaves_its_page_and_the_page_can_be_drawn_again(real_run):
         assert evidence.profiles.shape == (plan.width, 45)
         assert set(evidence.best_kept.tolist()) <= set(plan.kept)
         assert bool((evidence.best_kept_score <= evidence.best_score).all())
+
+
+def test_a_run_of_the_default_shows_its_rebuild_its_damage_and_the_sizes_that_were_tried(make_run):
+    folder = make_run("own", order="together", select={"criterion": "elimination", "width_rule": "damage"})
+    run = read_run(folder)
+    found = documents((folder / "report.html").read_text(encoding="utf-8"))["run"]
+    assert {row[0] for row in found["damage"]} == {plan.group for plan in run.plan.groups}
+    assert len(found["tried"]) == 6
+    layers = {row[0]: row for row in found["rebuild"]["layers"]}
+    assert layers["layer2.0.conv2"][1] == "the sum it ends in"
+    assert layers["layer2.0.conv1"][1] == "its own output"
+    assert all(row[3] <= row[2] for row in layers.values() if row[3] is not None)
+    assert "KL" in " ".join(found["rebuild"]["words"])
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_evidence(make_run, real_run):
