@@ -60,7 +60,12 @@ def inputs_and_labels(batch: Any, where: str) -> tuple[Tensor, Tensor | None]:
         raise _no_pair(batch, where)
     if batch[0].ndim == 0:
         raise DataError(f"the inputs of {where} are a single number; they must have the shape (batch, ...).")
-    return batch[0], _numbers(batch[1]) if len(batch) == 2 else None
+    if len(batch) != 2 or batch[1] is None:
+        return batch[0], None
+    labels = _numbers(batch[1])
+    if labels is None:  # words, or None among numbers: labels that somebody meant to give
+        raise _no_pair(batch, where)
+    return batch[0], labels
 
 
 def _no_pair(batch: Any, where: str) -> DataError:
