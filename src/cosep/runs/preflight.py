@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from cosep.config import PruneConfig
+from cosep.config import PruneConfig, RecoverConfig
 from cosep.data.batches import check_loader, check_targets, inputs_and_labels, pair_of
 from cosep.errors import CalibrationError, ConfigError, CosepError, DataError, ModelError
 from cosep.groups import groups_in_scope
@@ -130,7 +130,9 @@ def budget(loaders: Mapping[str, Batches | None], config: PruneConfig) -> Budget
             train, aside = without_some(calibration, seed=config.seed)
     batches = batch_count(train)
     in_all = None if recover.epochs is None else max(1, round(recover.epochs * batches))
-    few = recover.schedule == "final" and recover.share * batches < 1  # where the least by default decides
+    # Where nobody chose the share, the least by default decides.
+    chosen = (recover.group_epochs, recover.share) != (RecoverConfig().group_epochs, RecoverConfig().share)
+    few = recover.schedule == "final" and not chosen and recover.share * batches < 1
     updates = 1 if few or in_all is not None else updates_per_group(batches, recover)
     if not recover.fixed_share:
         return Budget(train, batches, updates, in_all, aside)
