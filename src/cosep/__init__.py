@@ -48,6 +48,7 @@ from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan,
 from cosep.reporting.records import Report
 from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
+from cosep.runs.sweeping import Size, Sweep, sweep
 from cosep.selection import select
 from cosep.selection.rules import Probe, Target, Width, WidthRule, Widths
 from cosep.storage.artifacts import load, save
@@ -89,8 +90,10 @@ __all__ = [
     "RunError",
     "SelectConfig",
     "Selection",
+    "Size",
     "Space",
     "SurgeryConfig",
+    "Sweep",
     "Target",
     "TraceError",
     "Width",
@@ -123,4 +126,5 @@ __all__ = [
     "select_channels",
     "separability_profiles",
     "separability_space",
+    "sweep",
 ]

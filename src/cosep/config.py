@@ -121,6 +121,7 @@ class SurgeryConfig:
 
     scope: Scope = setting("interior", "Prune only channels that no addition ties (interior), or those too (all)")
     round_to: int = setting(1, "Round widths up to a multiple of this")
+    protect: str = setting("", 'Layers whose channels all stay: names or patterns such as "stem*, *.conv3"')
 
     def __post_init__(self) -> None:
         check_choice("surgery.scope", self.scope, Scope)

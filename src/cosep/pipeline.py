@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cosep.config import PruneConfig
+from cosep.config import Order, PruneConfig, preset
 from cosep.criteria import Criterion
 from cosep.measurement import macs, measure, parameters
-from cosep.records import Group, GroupPlan, Plan, Selection
+from cosep.records import Group, GroupPlan, Plan, Scope, Selection
 from cosep.recovery import Progress
-from cosep.runs.opening import Request, only_deciding, opened_request
+from cosep.runs.opening import asked, only_deciding, opened_request
 from cosep.runs.planning import decided_plan, planned, planned_ahead
 from cosep.runs.recovering import held_out_accuracy, keep, recovered
 from cosep.runs.remaking import rebuilt, tried
@@ -35,6 +35,17 @@ def prune(
     calibration: Batches,
     evaluate: Batches | None = None,
     *,
+    max_macs: str | float | None = None,
+    max_params: str | float | None = None,
+    max_latency_ms: float | None = None,
+    max_drop: float | None = None,
+    epochs: float | None = None,
+    best_effort: bool | None = None,
+    scope: Scope | None = None,
+    round_to: int | None = None,
+    protect: str | Sequence[str] | None = None,
+    order: Order | None = None,
+    seed: int | None = None,
     config: PruneConfig | None = None,
     train: Batches | None = None,
     holdout: Batches | None = None,
@@ -51,7 +62,9 @@ def prune(
 ) -> PruneResult:
     """A smaller network from a trained one; the caller's model is left as it is.
 
-    calibration: batches of (inputs, labels) for the statistics, and for recovery too unless `train` is given.
+    calibration: batches of (inputs, labels) for the statistics, and for recovery too unless `train` is given; inputs
+    alone are enough where nothing asks for labels, as by default.
+    max_macs ... seed: the settings that people use first; they win over `config`, which has all of them.
     evaluate: test batches; only reported. holdout: batches that decide where a limit needs an accuracy.
     run: a folder to work in; the same call goes on there where it was stopped. about: facts to keep in its config.toml,
     such as the names of the model and the data. recovery: your own, called with the network and a number of updates.
@@ -59,7 +72,7 @@ def prune(
     widths: how many channels of a group to keep, where that is not for the rule to say. plan: a plan to carry out.
     choose: deprecated; give a criterion.
     """
-    with opened_request(Request(**locals())) as opening:
+    with opened_request(asked(locals())) as opening:
         if (there := result_there(opening)) is not None:
             return there
         job, state, progress = _started(opening.job())
@@ -82,6 +95,15 @@ def plan(
     model: nn.Module,
     calibration: Batches,
     *,
+    max_macs: str | float | None = None,
+    max_params: str | float | None = None,
+    max_latency_ms: float | None = None,
+    best_effort: bool | None = None,
+    scope: Scope | None = None,
+    round_to: int | None = None,
+    protect: str | Sequence[str] | None = None,
+    order: Order | None = None,
+    seed: int | None = None,
     config: PruneConfig | None = None,
     example_input: Tensor | None = None,
     callbacks: Callbacks | None = None,
@@ -94,7 +116,8 @@ def plan(
     The arguments are those of `prune`. Print the plan, save it, change it with `with_widths` or `with_kept`, cut a
     model with `apply`, or give it to `prune` to be rebuilt and recovered too.
     """
-    with opened_request(Request(**{**locals(), "config": only_deciding(config or PruneConfig())})) as opening:
+    request = asked(locals())
+    with opened_request(replace(request, config=only_deciding(request.config or preset()))) as opening:
         job = opening.job()
         with job.stage("measure"):
             job = replace(job, before=measure(job.original, job.example).to_document())

@@ -208,9 +208,6 @@ def test_images_with_pixels_that_are_not_finite_count_as_wrong():
     ("form", "found"),
     [
         (lambda x, y: {"pixel_values": x, "labels": y}, "dict with the keys 'pixel_values', 'labels'"),
-        (lambda x, y: (x, y, torch.arange(len(y))), r"tuple of 3 \(Tensor, Tensor, Tensor\)"),
-        (lambda x, y: (x,), r"tuple of 1 \(Tensor\)"),
-        (lambda x, y: x, "Tensor"),
         (lambda x, y: ((x, x), y), r"tuple of 2 \(tuple, Tensor\)"),
         (lambda x, y: (x, ["cat"] * len(y)), r"tuple of 2 \(Tensor, list\)"),
     ],
@@ -222,6 +219,24 @@ def test_batches_of_another_form_are_refused_with_what_they_are(form, found, nam
     loaders = {"calibration": batches(), name: odd}
     with pytest.raises(DataError, match=match):
         cosep.prune(Net(), config=settings(), **loaders)
+
+
+@pytest.mark.parametrize(
+    ("form", "found"),
+    [
+        (
+            lambda x, y: (x, y, torch.arange(len(y))),
+            r"tuple of 3 \(Tensor, Tensor, Tensor\); a pair of tensors.*collate_fn",
+        ),
+        (lambda x, y: (x,), "inputs without labels"),
+        (lambda x, y: x, "inputs without labels"),
+    ],
+)
+@pytest.mark.parametrize("name", ["evaluate", "holdout"])
+def test_an_accuracy_needs_labels(form, found, name):
+    odd = [form(x, y) for x, y in batches()]
+    with pytest.raises(DataError, match=f"first batch of {name} .*{found}"):
+        cosep.prune(Net(), batches(), config=settings(), **{name: odd})
 
 
 def test_the_collate_function_that_the_refusal_names_is_a_way_out():

@@ -16,6 +16,7 @@ from cosep.cli.options import with_settings
 from cosep.cli.plan import plan_command
 from cosep.cli.prune import prune_command
 from cosep.cli.report import report_command
+from cosep.cli.sweep import sweep_command
 from cosep.cli.train import train_command
 
 app = typer.Typer(name="cosep", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -44,6 +45,7 @@ app.command("demo")(demo_command)
 app.command("inspect")(inspect_command)
 app.command("plan")(with_settings(plan_command))
 app.command("prune")(with_settings(prune_command))
+app.command("sweep")(with_settings(sweep_command))
 app.command("report")(report_command)
 app.command("compare")(with_settings(compare_command))
 app.command("export")(export_command)

@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 class Passes:
     """How a run goes through its calibration data."""
 
-    batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]]  # the first so many images (0: all), on the device
+    batches: Callable[[int], Iterator[tuple[Tensor, Tensor | None]]]  # the first so many images (0: all), on the device
     of_process: Callable[[Iterable[Any]], Iterable[Any]]  # the batches that this process is to see
     merged: Callable[[Mapping[str, ClassMoments]], dict[str, ClassMoments]]  # the moments of all processes
     stage: Callable[[str, str], AbstractContextManager[None]]  # tells and times a stage of a group ("": of all)
@@ -182,8 +182,8 @@ class GroupView:
         """Tell and time what begins for this group."""
         return self.network.passes.stage(name, self.group.name)
 
-    def images(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches with the first so many calibration images (0: all) and their labels, the same every time."""
+    def images(self, count: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Batches with the first so many calibration images (0: all) and their labels, if any, the same every time."""
         return self.network.passes.batches(count)
 
     def outputs(self, group: Group | None = None) -> list[tuple[nn.Module, Tensor]]:

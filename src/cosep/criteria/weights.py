@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.criteria.view import GroupView
+from cosep.data.batches import pair_of
 from cosep.errors import ConfigError
 from cosep.groups.numbering import output_columns
 from cosep.layers import channel_axis, is_batchnorm, mixing
@@ -102,12 +103,13 @@ def fpgm(outputs: Outputs) -> Tensor:
     return total
 
 
-def with_gradients(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> nn.Module:
+def with_gradients(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor | None]]) -> nn.Module:
     """The model with the gradients of the cross-entropy, summed over the batches, in evaluation mode."""
     model.zero_grad()
     with training_flags_kept(model):
         model.eval()
-        for inputs, labels in batches:
+        for batch in batches:
+            inputs, labels = pair_of(batch, "a batch of the calibration loader")
             logits = logits_of(model, inputs)
             nn.functional.cross_entropy(logits, labels.to(logits.device), reduction="sum").backward()
     return model

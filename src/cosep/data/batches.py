@@ -1,4 +1,4 @@
-"""The one form of data that every stage takes: batches that are pairs (inputs, labels)."""
+"""The form of data that every stage takes: batches that are pairs (inputs, labels), or inputs where that is enough."""
 
 from __future__ import annotations
 
@@ -41,18 +41,41 @@ def pair_of(batch: Any, where: str) -> tuple[Tensor, Tensor]:
 
     Labels may be a tensor, an array or a list of numbers.
     """
-    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[0], Tensor):
-        labels = _numbers(batch[1])
-        if labels is not None and batch[0].ndim == 0:
-            raise DataError(f"the inputs of {where} are a single number; they must have the shape (batch, ...).")
-        if labels is not None:
-            return batch[0], labels
+    inputs, labels = inputs_and_labels(batch, where)
+    if labels is not None:
+        return inputs, labels
+    if isinstance(batch, Tensor) or len(batch) == 1 or (len(batch) == 2 and batch[1] is None):
+        raise DataError(
+            f"{where} has inputs without labels, which are needed here: accuracies, class statistics and training "
+            "towards labels go by them. Give pairs (inputs, labels), or leave out what needs labels."
+        )
+    raise _no_pair(batch, where)
+
+
+def inputs_and_labels(batch: Any, where: str) -> tuple[Tensor, Tensor | None]:
+    """The inputs of a batch, and its labels where it has any: a tensor, or a tuple that begins with one, has none."""
+    if isinstance(batch, Tensor):
+        batch = (batch,)
+    if not isinstance(batch, (tuple, list)) or not batch or not isinstance(batch[0], Tensor):
+        raise _no_pair(batch, where)
+    if batch[0].ndim == 0:
+        raise DataError(f"the inputs of {where} are a single number; they must have the shape (batch, ...).")
+    if len(batch) != 2 or batch[1] is None:
+        return batch[0], None
+    labels = _numbers(batch[1])
+    if labels is None:  # words, or None among numbers: labels that somebody meant to give
+        raise _no_pair(batch, where)
+    return batch[0], labels
+
+
+def _no_pair(batch: Any, where: str) -> DataError:
+    """The refusal of a batch that is something else."""
     found = type(batch).__name__
     if isinstance(batch, Mapping):
         found += f" with the keys {', '.join(repr(key) for key in list(batch)[:5])}"
     elif isinstance(batch, (tuple, list)):
         found += f" of {len(batch)} ({', '.join(type(part).__name__ for part in batch[:5])})"
-    raise DataError(
+    return DataError(
         f"{where} is a {found}; a pair of tensors (inputs, labels) is needed. "
         "Give the loader a `collate_fn` that returns such pairs."
     )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.config import RecoverConfig
-from cosep.data.batches import check_targets, pair_of
+from cosep.data.batches import check_targets, inputs_and_labels, pair_of
 from cosep.errors import RecoveryError
 from cosep.models.frozen import train_as_found
 from cosep.models.modes import training_flags_kept
@@ -119,7 +119,8 @@ def recover(
             fabric.to_device(teacher.eval())
         train_as_found(model)
         while done < updates:
-            batch = pair_of(next(batches), "a batch of the loader for recovery")
+            read = inputs_and_labels if teacher is not None and config.distill else pair_of
+            batch = read(next(batches), "a batch of the loader for recovery")
             inputs, labels = _of_rank(batch, fabric)
             if targets is None:
                 targets = comparable_blocks(model, teacher, blocks, inputs[:1]) if teacher and config.features else ()
@@ -130,7 +131,8 @@ def recover(
             optimizer.zero_grad()
             teacher_logits = _frozen(teacher, inputs) if teacher else None
             logits = _scores(wrapped, inputs)
-            check_targets(batch[1], len(batch[0]), logits.shape[1], "a batch of the loader for recovery")
+            if batch[1] is not None:
+                check_targets(batch[1], len(batch[0]), logits.shape[1], "a batch of the loader for recovery")
             loss = recovery_loss(logits, labels, config, teacher_logits, seen, taught)
             value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))  # type: ignore[arg-type]
             if not math.isfinite(value):
@@ -175,12 +177,10 @@ def _scores(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         ) from error
 
 
-def _of_rank(batch: tuple[Tensor, Tensor], fabric: Fabric) -> tuple[Tensor, Tensor]:
+def _of_rank(batch: tuple[Tensor, Tensor | None], fabric: Fabric) -> tuple[Tensor, Tensor | None]:
     """This process's part of a batch that every process drew alike, so that a batch is the same for any number."""
     inputs, labels = batch
     if fabric.world_size > 1:
-        inputs, labels = (
-            inputs[fabric.global_rank :: fabric.world_size],
-            labels[fabric.global_rank :: fabric.world_size],
-        )
-    return fabric.to_device(inputs), fabric.to_device(labels)
+        own = slice(fabric.global_rank, None, fabric.world_size)
+        inputs, labels = inputs[own], None if labels is None else labels[own]
+    return fabric.to_device(inputs), None if labels is None else fabric.to_device(labels)

@@ -15,7 +15,7 @@ from cosep.models.modes import evaluating
 
 def recovery_loss(
     logits: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     config: RecoverConfig,
     teacher_logits: Tensor | None = None,
     blocks: Mapping[str, Tensor] | None = None,
@@ -23,10 +23,12 @@ def recovery_loss(
 ) -> Tensor:
     """The weighted sum of cross-entropy, distillation (Hinton et al. 2015) and relative block errors: a scalar.
 
-    Labels are class numbers of any integer type, or probabilities.
+    Labels are class numbers of any integer type, or probabilities; without any, their part is left out.
     """
-    targets = labels.to(logits.dtype) if labels.is_floating_point() else labels.long()
-    hard = F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing)
+    hard = logits.new_zeros(())
+    if labels is not None:
+        targets = labels.to(logits.dtype) if labels.is_floating_point() else labels.long()
+        hard = F.cross_entropy(logits, targets, label_smoothing=config.label_smoothing)
     if teacher_logits is None:
         return hard
     t = config.temperature

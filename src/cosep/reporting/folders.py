@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.config import Metric, PruneConfig
-from cosep.data.batches import pair_of
+from cosep.data.batches import inputs_and_labels
 from cosep.errors import ArtifactError, RunError
 from cosep.groups import find_groups
 from cosep.groups.numbering import channel_norms, output_columns
@@ -139,7 +139,7 @@ def agreements_of(
 
     Needs two passes over `observe.images` calibration images; with many classes, two for every few groups.
     """
-    inputs, _ = pair_of(next(iter(calibration)), "the first batch of the calibration loader")
+    inputs, _ = inputs_and_labels(next(iter(calibration)), "the first batch of the calibration loader")
     model = copied(model).to(device).eval()
     example = inputs[:1].to(device)
     with torch.no_grad():

@@ -73,6 +73,31 @@ class Request:
         }
 
 
+# The settings that people use first, which `prune` and `plan` take as keywords, and their sections.
+KEYWORDS = {
+    **dict.fromkeys(("max_macs", "max_params", "max_latency_ms", "max_drop", "best_effort"), "limits"),
+    **dict.fromkeys(("scope", "round_to", "protect"), "surgery"),
+    "epochs": "recover",
+    "order": "",
+    "seed": "",
+}
+
+
+def asked(arguments: Mapping[str, Any]) -> Request:
+    """The request of a call: its arguments, those that are settings put in their places; they win over the config."""
+    changes: dict[str, Any] = {}
+    for name, section in KEYWORDS.items():
+        if (value := arguments.get(name)) is None:
+            continue
+        if name == "protect" and not isinstance(value, str):
+            value = ", ".join(value)
+        if name in ("max_macs", "max_params") and not isinstance(value, str):
+            value = f"{value:g}"
+        (changes.setdefault(section, {}) if section else changes)[name] = value
+    given = {name: value for name, value in arguments.items() if name not in KEYWORDS}
+    return Request(**{**given, "config": replace_settings(given["config"] or preset(), changes)})
+
+
 @dataclass(frozen=True, eq=False)
 class Chain:
     """The criterion and the width rule of a run, the settings that name them, and what tells their code apart."""
@@ -102,7 +127,9 @@ class Opening:
         original, format_note = in_fast_format(original, example) if config.device.channels_last else (original, "")
         classes = classes_of(original, example)
         config = replace_settings(config, {"observe": {"images": config.observe.images_for(classes)}})
-        check_data(original, example, classes, request.loaders)
+        by_labels = config.recover.schedule != "none" and not config.recover.distill and request.recovery is None
+        by_labels = by_labels and config.recover.epochs != 0
+        check_data(original, example, classes, request.loaders, towards_labels=by_labels)
         means = budget(request.loaders, config)
         every = find_groups(original, example)
         groups, skipped = chosen_groups(every, config)

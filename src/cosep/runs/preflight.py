@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 
-from cosep.config import PruneConfig
-from cosep.data.batches import check_loader, check_targets, pair_of
+from cosep.config import PruneConfig, RecoverConfig
+from cosep.data.batches import check_loader, check_targets, inputs_and_labels, pair_of
 from cosep.errors import CalibrationError, ConfigError, CosepError, DataError, ModelError
 from cosep.groups import groups_in_scope
 from cosep.models.acceptance import check_structure, check_values, unwrapped, warn_of_hooks
@@ -55,8 +57,8 @@ def check_loaders(loaders: Mapping[str, Batches | None], config: PruneConfig) ->
 
 
 def chosen_groups(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """The groups that the scope lets us prune, and the others."""
-    groups = tuple(groups)
+    """The groups that the scope and the protected names let us prune, and the others."""
+    groups = _protected(tuple(groups), config.surgery.protect)
     chosen = groups_in_scope(groups, config.surgery.scope)
     others = tuple(group for group in groups if group not in chosen)
     if not chosen:
@@ -66,6 +68,31 @@ def chosen_groups(groups: Iterable[Group], config: PruneConfig) -> tuple[tuple[G
             + '. `cosep.find_groups` lists them all; the scope "all" admits those tied by additions.'
         )
     return chosen, others
+
+
+def _protected(groups: tuple[Group, ...], patterns: str) -> tuple[Group, ...]:
+    """The groups, those with a layer of a protected name marked as not prunable; a name that fits none is refused."""
+    wanted = [pattern for pattern in patterns.replace(",", " ").split() if pattern]
+    used: set[str] = set()
+    found = []
+    for group in groups:
+        hit = [pattern for pattern in wanted if any(_fits(name, pattern) for name in group.producers)]
+        used.update(hit)
+        found.append(replace(group, scope=None, why_not=f"protected by {hit[0]!r}") if hit else group)
+    if unused := [pattern for pattern in wanted if pattern not in used]:
+        names = [name for group in groups for name in group.producers]
+        close = get_close_matches(unused[0], names, n=3, cutoff=0.4)
+        raise ConfigError(
+            f"surgery.protect names {unused[0]!r}, and no layer that makes channels is called so; "
+            f"{'the nearest are' if close else 'there are'} {', '.join(close or names[:5])}."
+        )
+    return tuple(found)
+
+
+def _fits(layer: str, pattern: str) -> bool:
+    """Whether a pattern names a layer, or a module that it is in."""
+    parts = layer.split(".")
+    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
 
 
 def checked_widths(widths: Mapping[str, int], groups: Iterable[Group]) -> dict[str, int]:
@@ -103,7 +130,9 @@ def budget(loaders: Mapping[str, Batches | None], config: PruneConfig) -> Budget
             train, aside = without_some(calibration, seed=config.seed)
     batches = batch_count(train)
     in_all = None if recover.epochs is None else max(1, round(recover.epochs * batches))
-    few = recover.schedule == "final" and recover.share * batches < 1  # where the least by default decides
+    # Where nobody chose the share, the least by default decides.
+    chosen = (recover.group_epochs, recover.share) != (RecoverConfig().group_epochs, RecoverConfig().share)
+    few = recover.schedule == "final" and not chosen and recover.share * batches < 1
     updates = 1 if few or in_all is not None else updates_per_group(batches, recover)
     if not recover.fixed_share:
         return Budget(train, batches, updates, in_all, aside)
@@ -131,7 +160,7 @@ def first_input(calibration: Batches) -> Tensor:
     batch = next(iter(calibration), None)
     if batch is None:
         raise CalibrationError("the calibration loader gave no batch. Give it data, or a smaller batch size.")
-    inputs = pair_of(batch, "the first batch of the calibration loader")[0]
+    inputs, _ = inputs_and_labels(batch, "the first batch of the calibration loader")
     if not len(inputs):
         raise CalibrationError("the first batch of the calibration loader is empty. Give it images.")
     return inputs
@@ -149,8 +178,14 @@ def classes_of(model: nn.Module, example: Tensor) -> int:
     return classes
 
 
-def check_data(model: nn.Module, example: Tensor, classes: int, loaders: Mapping[str, Batches | None]) -> None:
-    """Refuse now what a later stage could not use: by the first batch of every loader, named by its argument."""
+def check_data(
+    model: nn.Module, example: Tensor, classes: int, loaders: Mapping[str, Batches | None], *, towards_labels: bool
+) -> None:
+    """Refuse now what a later stage could not use: by the first batch of every loader, named by its argument.
+
+    `towards_labels`: the network is trained by labels alone, without its teacher.
+    """
+    trained = "calibration" if loaders.get("train") is None else "train"
     with one_path(model) as check_path:
         _scores(model, example, "the example input")
         check_path("the example input")
@@ -162,10 +197,12 @@ def check_data(model: nn.Module, example: Tensor, classes: int, loaders: Mapping
             batch = next(iter(loader), None)
             if batch is None:
                 raise DataError(f"{name} gave no batch. Give it data, or a smaller batch size.")
-            inputs, labels = pair_of(batch, where)
+            measured = name in ("holdout", "evaluate")
+            needed = measured or (towards_labels and name == trained)
+            inputs, labels = (pair_of if needed else inputs_and_labels)(batch, where)
             _scores(model, inputs.to(example.device), where)
             check_path(where)
-            if name != "calibration":  # whose labels are all read before anything is cut
+            if name != "calibration" and labels is not None:  # whose labels are all read before anything is cut
                 check_targets(labels, len(inputs), classes, where, soft=name == "train")
 
 

@@ -19,6 +19,7 @@ from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
 from cosep.runs.planning import candidates_of_original, damage_at_half, finished_selections, target_for_share, widths_of
 from cosep.runs.search import with_tried
 from cosep.runs.state import Job, State, calibration_pass, first_images
+from cosep.selection.rules import Widths
 from cosep.surgery import apply_layout, layout_of
 
 SEARCH_IMAGES = 1000  # calibration images behind each rebuild of a search, and images on which its loss is measured
@@ -68,6 +69,20 @@ def _recorded(made: Rebuilt, before: RebuildRecord | None) -> RebuildRecord:
 
 def tried(job: Job, state: State, share: float) -> State:
     """Cut and rebuild the network at one size, measure what it loses, and forget the network."""
+    few = replace(job.config.rebuild, images=min(_images(job, job.config.rebuild) or SEARCH_IMAGES, SEARCH_IMAGES))
+    model, _, _ = resized(job, state, share, few, "search")
+    with job.stage("search"):
+        drop = points_lost(job, model, _unseen(job))
+    state = with_tried(state, share, drop)
+    if job.run:
+        job.run.log("tried", share=share, drop=drop)
+    return replace(state, damage=damage_at_half(job))
+
+
+def resized(
+    job: Job, state: State, share: float, config: RebuildConfig, stage: str
+) -> tuple[nn.Module, Widths, Layout]:
+    """The uncut network cut to a share of its MACs and rebuilt; what was gathered of it once serves every share."""
     found = candidates_of_original(job)
     decided = widths_of(job, state, found, target_for_share(job, share))
     layout: Layout = {}
@@ -75,20 +90,13 @@ def tried(job: Job, state: State, share: float) -> State:
         if selection.removed:
             layout = {**layout, **layout_of(job.original, group, selection.kept, layout)}
     model = apply_layout(job.original, layout)
-    if layout and job.config.rebuild.solve:
-        few = replace(job.config.rebuild, images=min(_images(job, job.config.rebuild) or SEARCH_IMAGES, SEARCH_IMAGES))
-        with job.stage("search"):
-            model = _rebuilt(job, model, layout, few).model
-    elif layout and job.config.rebuild.reestimate_batchnorm:
-        with job.stage("search"):
-            reestimate_batchnorm(model, calibration_pass(job, SEARCH_IMAGES))
+    with job.stage(stage):
+        if layout and config.solve:
+            model = _rebuilt(job, model, layout, config).model
+        elif layout and config.reestimate_batchnorm:
+            reestimate_batchnorm(model, calibration_pass(job, _images(job, config)))
     same_weights_everywhere(model, job.fabric)
-    with job.stage("search"):
-        drop = points_lost(job, model, _unseen(job))
-    state = with_tried(state, share, drop)
-    if job.run:
-        job.run.log("tried", share=share, drop=drop)
-    return replace(state, damage=damage_at_half(job))
+    return model, decided, layout
 
 
 def points_lost(job: Job, model: nn.Module, batches: Iterator[tuple[Tensor, Tensor | None]]) -> float:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from cosep.config import settings
+from cosep.errors import ExportError
 from cosep.measurement import latency, made_now, measure, score
 from cosep.models.modes import laid_out_like
 from cosep.records import Cost, Group, Measurement, Outcome, Plan, Selection
 from cosep.reporting.folders import draw_page
 from cosep.reporting.records import HeldOut, NotPruned, Report
+from cosep.reporting.summary import html_summary, short_summary, whole_summary
 from cosep.runs.folder import Run, weights_digest
 from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
@@ -21,17 +24,38 @@ from cosep.runs.probing import LATENCY_REPEATS
 from cosep.runs.recovering import held_out_accuracy, length_in_words
 from cosep.runs.state import Batches, Job, State
 from cosep.storage.artifacts import is_saved, load, read_documents, save
+from cosep.storage.export import ExportCheck, export_onnx
 from cosep.storage.folder import settle
 from cosep.surgery import MaskedCheck, fingerprint
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PruneResult:
     """A smaller network, what was cut and why, and the figures."""
 
     model: nn.Module
     plan: Plan
     report: Report
+
+    def summary(self) -> str:
+        """The figures, what became of every group, how the limits fare, and what must not be overlooked."""
+        return whole_summary(self.report)
+
+    def __repr__(self) -> str:
+        return short_summary(self.report)
+
+    def _repr_html_(self) -> str:
+        return html_summary(self.report)
+
+    def export_onnx(
+        self, path: str | Path, example_input: Tensor | None = None, *, opset: int | None = None
+    ) -> ExportCheck:
+        """Write the network as an ONNX file whose numbers are checked; by default for inputs as it was pruned with."""
+        if example_input is None:
+            if not self.plan.input:
+                raise ExportError("the plan does not say what shape an input has. Give example_input.")
+            example_input = torch.zeros(1, *self.plan.input)
+        return export_onnx(self.model, path, example_input, opset=opset)
 
     def save(self, folder: str | Path, *, evaluate: Batches | None = None) -> Path:
         """Write the network, the plan and the report; `cosep.load` reads them back.

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.data.batches import pair_of
+from cosep.data.batches import inputs_and_labels
 from cosep.errors import CosepError
 from cosep.models.modes import device_of, evaluating
 
@@ -107,7 +107,8 @@ def _batches(loader: Iterable[Any], seed: int) -> Iterator[tuple[Tensor, Tensor]
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(0)
     for batch in loader:
-        yield pair_of(batch, "a batch")
+        inputs, labels = inputs_and_labels(batch, "a batch")
+        yield inputs, torch.empty(0, dtype=torch.int64) if labels is None else labels
 
 
 def _scores(model: nn.Module, example: Tensor) -> list[float]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cosep.config import PruneConfig
 from cosep.criteria import Criterion
-from cosep.data.batches import pair_of
+from cosep.data.batches import inputs_and_labels
 from cosep.errors import RunError
 from cosep.records import (
     Group,
@@ -36,7 +36,7 @@ from cosep.surgery import apply_layout, plan_from_document, plan_to_document
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Batches = Iterable[Any]  # of (inputs, labels)
+Batches = Iterable[Any]  # of (inputs, labels), or of inputs where nothing asks for labels
 Recover = Callable[[nn.Module, int], None]  # trains the network, in place, for a number of updates
 Choose = Callable[[nn.Module, Group, Layout], Selection]  # deprecated: a criterion is a function of a GroupView
 
@@ -276,23 +276,26 @@ def _random_state(stored: Tensor) -> Tensor:
     return stored
 
 
-def calibration_pass(job: Job, images: int) -> Iterator[tuple[Tensor, Tensor]]:
+def calibration_pass(job: Job, images: int) -> Iterator[tuple[Tensor, Tensor | None]]:
     """The first so many images of the calibration data (0: all), on the device, in the same order every time."""
     for inputs, labels in first_images(job.calibration, images, job.config.seed):
         yield job.fabric.to_device(inputs), labels
 
 
-def first_images(batches: Batches, images: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first so many images and labels (0: all), in the same order every time, also of a shuffled loader."""
+def first_images(batches: Batches, images: int, seed: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """The first so many images (0: all) and their labels where there are any.
+
+    The order is the same every time, also of a shuffled loader.
+    """
     torch.manual_seed(seed)
     if hasattr(batches, "set_epoch"):
         batches.set_epoch(0)
     seen = 0
     for number, batch in enumerate(batches):
-        inputs, labels = pair_of(batch, f"batch {number} of the calibration loader")
+        inputs, labels = inputs_and_labels(batch, f"batch {number} of the calibration loader")
         if images:
-            inputs, labels = inputs[: images - seen], labels[: images - seen]
+            inputs, labels = inputs[: images - seen], None if labels is None else labels[: images - seen]
         yield inputs, labels
-        seen += len(labels)
+        seen += len(inputs)
         if images and seen >= images:
             return

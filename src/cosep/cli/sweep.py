@@ -1,0 +1,117 @@
+"""cosep sweep: how much can be cut? One network at several sizes, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, printable, trained_model
+from cosep.cli.options import configured
+from cosep.cli.progress import shown
+from cosep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cosep.runs.sweeping import Sweep
+
+
+def sweep_command(
+    model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
+    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
+    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    out: Annotated[Path, typer.Option(help="A folder for the figures and the page; a stopped sweep goes on.")] = Path(
+        "sweep-run"
+    ),
+    targets: Annotated[
+        str, typer.Option(help="Shares of the MACs, separated by commas.")
+    ] = "90%,80%,70%,60%,50%,40%,30%,20%",
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
+    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on standard output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show only the table.")] = False,
+    *,
+    changes: dict[str, Any],
+) -> None:
+    """How much can be cut? The network at several sizes, each cut and rebuilt from one look at it, without training.
+
+    Examples:
+
+      cosep sweep resnet56 --weights resnet56.safetensors --data cifar10:~/data --out sweep/
+
+      cosep sweep resnet20 --weights r20.pt --data cifar10:~/data --targets 75%,50%,25%
+    """
+    from cosep.cli.probe import check_trained
+    from cosep.data import load_data
+    from cosep.runs.sweeping import FILE, sweep
+
+    settings = configured("default", config, changes, model=model, data=data)
+    shares = shares_of(targets)
+    source = load_data(
+        data,
+        holdout=holdout,
+        seed=settings.seed,
+        image_size=image_size,
+        mean=numbers_of(mean, "--mean"),
+        std=numbers_of(std, "--std"),
+    )
+    net = trained_model(model, weights, len(source.class_names) or None)
+    check_trained(model, net, source, quiet=quiet)
+    about = {"model": model, "data": data, "holdout": holdout, "image_size": image_size}
+    about |= {"mean": list(source.mean or ()), "std": list(source.std or ())}
+    with shown(quiet=quiet, run=out) as callbacks:
+        found = sweep(
+            net,
+            source.calibration,
+            source.test,
+            targets=shares,
+            holdout=source.holdout,
+            config=settings,
+            out=out,
+            about=about,
+            callbacks=callbacks,
+        )
+    console.print(sweep_table(found))
+    for size in found.sizes:
+        if size.note:
+            console.print(
+                printable(f"{percent(size.target)}: {size.note}"), style="yellow", highlight=False, markup=False
+            )
+    if json:
+        print_json(found.to_document())
+    console.print(str((out / FILE).with_suffix(".html")), highlight=False, markup=False, soft_wrap=True)
+
+
+def shares_of(text: str) -> Sequence[float]:
+    """Shares such as "75%,50%"."""
+    try:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if not all(part.endswith("%") for part in parts):
+            raise ValueError
+        return [float(part[:-1]) / 100 for part in parts]
+    except ValueError:
+        raise ConfigError(f"--targets is {text!r}; give shares of the MACs such as 75%,50%,25%.") from None
+
+
+def sweep_table(found: Sweep) -> Table:
+    """A row for each size, the uncut network first."""
+    table = Table(title="Without training; shares are of the uncut network's")
+    columns = ("MACs", "parameters", "test accuracy", "held-out accuracy", "ms", "as fast")
+    for column in columns:
+        table.add_column(column, justify="right")
+    table.add_row("100.00 %", "100.00 %", percent(found.accuracy), percent(found.holdout_accuracy), "", "")
+    for size in found.sizes:
+        table.add_row(
+            percent(size.macs),
+            percent(size.parameters),
+            percent(size.accuracy),
+            percent(size.holdout_accuracy),
+            f"{size.milliseconds:.2f}",
+            f"{size.speedup:.2f}x",
+        )
+    return table

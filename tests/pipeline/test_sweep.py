@@ -1,0 +1,67 @@
+"""One network at several sizes: from one look, resumable, with a table and a page."""
+
+import json
+
+import pytest
+from safetensors.torch import save_model
+from typer.testing import CliRunner
+
+import cosep
+from cosep.cli.app import app
+from cosep.config import preset, replace_settings
+from cosep.errors import ConfigError, RunError
+
+FAST = replace_settings(
+    preset(), {"device": {"accelerator": "cpu"}, "select": {"criterion": "l2"}, "rebuild": {"images": 200}}
+)
+
+
+def test_sizes_come_from_one_look_and_a_second_call_computes_nothing(base, digits, tmp_path):
+    stages = []
+    callbacks = cosep.Callbacks(on_stage=lambda group, name: stages.append(name))
+    given = {"config": FAST, "targets": (0.5, 0.8), "out": tmp_path / "sweep", "callbacks": callbacks}
+    found = cosep.sweep(base, digits.calibration, digits.test, **given)
+    assert stages.count("damage") == 1
+    assert [size.target for size in found.sizes] == [0.8, 0.5]
+    for size in found.sizes:
+        assert size.target - 0.1 < size.macs <= size.target
+        plan = cosep.plan(base, digits.calibration, config=FAST, max_macs=f"{100 * size.target:g}%")
+        assert plan.widths == size.widths
+    assert found.sizes[0].accuracy >= found.sizes[1].accuracy - 0.03
+    stages.clear()
+    assert cosep.sweep(base, digits.calibration, digits.test, **given) == found
+    assert not stages
+    more = cosep.sweep(base, digits.calibration, digits.test, **{**given, "targets": (0.8, 0.6, 0.5)})
+    assert stages.count("rebuild") == 1
+    assert "damage" not in stages
+    assert [more.sizes[0], more.sizes[2]] == list(found.sizes)
+    with pytest.raises(RunError, match="another sweep: seed was 0"):
+        cosep.sweep(base, digits.calibration, **{**given, "config": replace_settings(FAST, {"seed": 1})})
+
+
+def test_a_size_out_of_reach_is_there_with_its_remark(base, digits):
+    found = cosep.sweep(base, digits.calibration, config=FAST, targets=[0.01])
+    assert "cannot be brought to" in found.sizes[0].note
+    assert found.sizes[0].macs > 0.01
+
+
+@pytest.mark.parametrize("targets", [[], [0.0], [50]])
+def test_targets_are_shares(base, digits, targets):
+    with pytest.raises(ConfigError, match="give shares of the MACs"):
+        cosep.sweep(base, digits.calibration, config=FAST, targets=targets)
+
+
+def test_the_command_gives_a_table_json_and_a_page(base, tmp_path):
+    save_model(base, tmp_path / "base.safetensors")
+    words = ["sweep", "digits_cnn", "--weights", str(tmp_path / "base.safetensors"), "--data", "digits"]
+    words += ["--out", str(tmp_path / "out"), "--targets", "70%,40%", "--criterion", "l2", "--json", "--quiet"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(shown.stdout[shown.stdout.index("{") : shown.stdout.rindex("}") + 1])
+    assert [round(size["target"], 2) for size in document["sizes"]] == [0.7, 0.4]
+    page = (tmp_path / "out" / "sweep.html").read_text()
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
+    for size in document["sizes"]:
+        assert f"{size['milliseconds']:.4g}".rstrip("0") in page
+    wrong = CliRunner().invoke(app, [*words[:-6], "--targets", "0.5"])
+    assert wrong.exit_code == 1
