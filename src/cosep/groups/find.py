@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosep.errors import TraceError
 from cosep.groups.flow import Flow, SideKey, follow
-from cosep.layers import HEADS, INNER_WIDTHS, kind_of, number_of
+from cosep.layers import HEADS, INNER_WIDTHS, kind_of, number_of, written_out
 from cosep.models.acceptance import check_structure
 from cosep.records import Group, Scope, Side, Slice
 
@@ -34,7 +34,7 @@ def find_groups(model: nn.Module, example_input: Tensor, *, time_limit: float = 
             f"the model cannot be copied ({type(error).__name__}: {error}). "
             "Remove tensors that are results of computations from its attributes, or detach them."
         ) from error
-    flow = Flow(private.eval())
+    flow = Flow(written_out(private).eval())
     _within(time_limit, flow, example_input.detach()[:1].clone())
     return assemble(flow)
 

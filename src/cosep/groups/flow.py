@@ -120,6 +120,8 @@ class _Tracer(TorchDispatchMode):
         self.reshapes = 0
         self.labels = flow.labels
         self.known: Any = WeakTensorKeyDictionary()
+        # Means across heads, which attention returns whether anyone wants them or not: why their heads would stay.
+        self.unused: Any = WeakTensorKeyDictionary()
         self.stack: list[str] = []
         self.deadline = deadline
         self.busy = False  # at work on a rule: what happens meanwhile is no operation of the model's
@@ -138,6 +140,8 @@ class _Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         if time.monotonic() > self.deadline:
             raise TimeoutError
+        for tensor in _tensors(args, kwargs):
+            self.use(tensor)
         inputs = [self.info(t) for t in _tensors(args, kwargs)]  # before an in-place operation changes anything
         base = base_name(func)
         self.reshapes += base in ops.RESHAPES
@@ -149,6 +153,11 @@ class _Tracer(TorchDispatchMode):
             finally:
                 self.busy = False
         return result
+
+    def use(self, tensor: Tensor) -> None:
+        """What was taken across heads is used after all, so these heads stay."""
+        if tensor in self.unused:
+            self.labels.fix(*self.unused[tensor])
 
     def info(self, tensor: Tensor) -> Info:
         known = self.known.get(tensor)
@@ -531,7 +540,12 @@ class _Tracer(TorchDispatchMode):
         crossed = set(varying(labels)) & set(dims)
         if crossed and set(varying(labels)) <= set(dims):
             word = name.strip("_").replace("log_", "")
-            self.labels.fix(labels, f"{word} is taken across its channels in {self.where}")
+            reason = f"{word} is taken across its {{}} in {self.where}"
+            if self.is_heads(labels):
+                for tensor in _tensors((result,), {}):
+                    self.unused[tensor] = (labels, reason.format("heads"))
+            else:
+                self.labels.fix(labels, reason.format("channels"))
             return
         for d in crossed:  # an axis made by stacking: what is stacked is added up
             self.labels.merge(labels, labels.narrow(d, 0, 1), "added to constants")
@@ -737,6 +751,7 @@ def follow(
         for handle in handles:
             handle.remove()
     for tensor in _tensors((output,), {}):
+        tracer.use(tensor)
         info = tracer.info(tensor)
         if info.labels is not None:
             flow.labels.fix(info.labels, returned)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.layers import kind_of, mixing_kind_of
+from cosep.layers import kind_of, mixing_kind_of, written_out
 from cosep.models.modes import device_of, evaluating
 from cosep.records import LayerCost
 
@@ -27,6 +27,7 @@ def macs(model: nn.Module, example_input: Tensor) -> int:
     # The counter knows attention as one operation on other devices than a CPU only.
     own = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
     one = example_input[:1].to(device_of(model))
+    model = written_out(model)  # in which no product is hidden
     with evaluating(model), FlopCounterMode(display=False, custom_mapping=own) as counter:
         model(one)
     # The counter counts a multiplication and an addition apart, and always in pairs.
