@@ -94,7 +94,10 @@ def side_of(flow: Flow, key: AxisKey) -> SideKey | None:
     if kind is not None and attribute in kind.tensors:
         side = kind.side_of(module, attribute, axis)
         return None if side is None else (path, side)
-    if axis != bare_axis(flow.tensors[name]):
+    tensor = flow.tensors[name]
+    if tensor.ndim == 2 and axis == 1 and min(tensor.shape) > 1:
+        return name, "in"  # a table of positions with a column for each head
+    if axis != bare_axis(tensor):
         return None
     return name, "out"
 
@@ -429,6 +432,16 @@ class _Tracer(TorchDispatchMode):
         if meeting - tied:
             self.labels.fix(labels, reason)
 
+    def look_up(self, call: Call) -> None:
+        """Rows of a table that numbers choose: its other axes stay what they are."""
+        x = call.args[0]
+        info = self.info(x)
+        if info.labels is not None:
+            self.unknown(call.name, call.args, call.kwargs)
+            return
+        axes = {k: moved(v, x.shape, lambda t: call.func(t, *call.args[1:])) for k, v in info.axes.items()}
+        self.put(call.result, Info(axes=axes, computed=info.computed))
+
     def made_like(self, x: Tensor, result: Tensor) -> None:
         """A tensor made on the device of another: of its shape it holds its channels, else none."""
         info = self.info(x)
@@ -680,6 +693,7 @@ _RULES = _table(
     (["_local_scalar_dense"], lambda t, c: t.leaves(c.args[0], "item")),
     (ops.IDENTITY, lambda t, c: t.put_all(c.result, t.info(c.args[0]))),
     (ops.POINTWISE, lambda t, c: t.pointwise(c.name, c.args, c.kwargs, c.result)),
+    (["index"], lambda t, c: t.look_up(c)),
     (ops.MAKERS, lambda t, c: t.made_like(c.args[0], c.result)),
     (ops.RESHAPES, lambda t, c: t.reshape(c.args[0], c.result)),
     (ops.MOVES, lambda t, c: t.move(c.args[0], c.result, lambda x: _first(c.func(x, *c.args[1:], **c.kwargs)))),

@@ -82,8 +82,16 @@ def layer_parameters(model: nn.Module) -> dict[str, LayerCost]:
         else:
             found[name] = LayerCost(1, max(parameter.numel() for parameter in own.values()), 0.0, total)
         for key, parameter in own.items():
-            found.setdefault(f"{name}.{key}" if name else key, LayerCost(1, parameter.numel(), 0.0, parameter.numel()))
+            found.setdefault(f"{name}.{key}" if name else key, _bare_cost(parameter))
     return found
+
+
+def _bare_cost(parameter: Tensor) -> LayerCost:
+    """A table of rows and columns grows with both; anything else with its channels."""
+    size = parameter.numel()
+    if parameter.ndim == 2 and min(parameter.shape) > 1:
+        return LayerCost(parameter.shape[1], parameter.shape[0], float(size))
+    return LayerCost(1, size, 0.0, size)
 
 
 def _sizes(module: nn.Module) -> tuple[int, int]:

@@ -166,7 +166,7 @@ class _Surgeon:
             return
         if attribute is not None:
             tensor: Tensor = getattr(module, attribute)
-            axis = bare_axis(tensor)
+            axis = bare_axis(tensor, side)
             self._take(module, TensorCut(attribute, axis, index))
             resize_bare(module, tensor.shape[axis], len(index))
             return
