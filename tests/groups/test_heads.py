@@ -12,9 +12,9 @@ from cosep.measurement.cost import layer_macs, layer_parameters
 from cosep.records import GroupPlan, Selection
 from cosep.selection.costs import cost_model
 from cosep.storage.artifacts import load, save
-from cosep.surgery import apply_layout, cut_checked
+from cosep.surgery import apply_layout, cut_checked, with_heads_tried
 from cosep.surgery.plan import plan_for
-from tests.groups.transformers import HEADS, KINDS, SIZE, TOKENS, WIDTH, Fused, Separate, Tokens, network
+from tests.groups.transformers import HEADS, KINDS, SIZE, TOKENS, WIDTH, Fused, OfItsInput, Separate, Tokens, network
 
 X = torch.randn(3, TOKENS, 6, generator=torch.Generator().manual_seed(0))
 KEPT = (0, 2)
@@ -124,6 +124,27 @@ def test_heads_that_a_table_of_fixed_size_tells_apart_stay():
     group = heads_of(Tokens(Biased()))
     assert group.scope is None
     assert "masked head by head in attention" in group.why_not
+
+
+def test_heads_without_which_the_network_does_not_run_stay_and_say_why():
+    model = Tokens(OfItsInput()).eval()
+    groups = with_heads_tried(model, find_groups(model, X), X)
+    heads = next(group for group in groups if group.unit == "head")
+    assert heads.scope is None
+    assert heads.why_not.startswith("the network does not run with fewer heads (RuntimeError: shape")
+    others = [group.name for group in groups if group.scope == "interior"]
+    assert others == ["up"]
+    free = find_groups(network("fused"), X)
+    assert with_heads_tried(network("fused"), free, X) == free
+
+
+def test_a_network_with_heads_that_must_stay_is_pruned_all_the_same():
+    y = torch.arange(40) % 4
+    settings = {"device": {"accelerator": "cpu"}, "recover": {"schedule": "none"}, "limits": {"max_macs": "80%"}}
+    config = cosep.config.replace_settings(cosep.config.preset(), settings)
+    result = cosep.prune(Tokens(OfItsInput()), [(torch.randn(40, TOKENS, 6), y)], config=config)
+    assert [each.group for each in result.plan.groups] == ["up"]
+    assert any("fewer heads" in str(each) for each in result.report.not_pruned)
 
 
 def test_parts_that_meet_no_product_are_divided_as_before():

@@ -94,6 +94,32 @@ class Rotated(Separate):
         return heads * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
 
 
+class Tabled(Fused):
+    """A learned bias for every head and every distance between tokens, looked up in a table, as in Swin."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(2 * TOKENS - 1, HEADS))
+        token = torch.arange(TOKENS)
+        self.register_buffer("index", (token[:, None] - token[None, :] + TOKENS - 1).flatten())
+
+    def forward(self, x):
+        b, n, _ = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self.table[self.index].view(n, n, -1).permute(2, 0, 1).unsqueeze(0)
+        attention = (q @ k.transpose(-2, -1) + bias).softmax(-1)
+        return self.proj((attention @ v).transpose(1, 2).reshape(b, n, -1))
+
+
+class OfItsInput(Fused):
+    """The size of a head taken from the width of the input: it does not run with fewer heads."""
+
+    def forward(self, x):
+        b, n, width = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, width // self.num_heads).permute(2, 0, 3, 1, 4)
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, width))
+
+
 class Tokens(nn.Module):
     """Two linear layers on tokens around attention with a shortcut, and a classifier: (n, 5, 6) -> (n, 4)."""
 
@@ -115,6 +141,7 @@ KINDS = {
     "all_head_size": (AllHeadSize, ("attention.query", "attention.key", "attention.value"), "dense"),
     "chunked": (Chunked, ("to_qkv",), "to_out"),
     "rotated": (Rotated, ("q", "k", "v"), "out"),
+    "tabled": (Tabled, ("qkv",), "proj"),
 }
 
 

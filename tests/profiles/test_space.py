@@ -214,3 +214,26 @@ def test_bad_settings_are_refused():
     histograms = ClassHistograms(torch.ones(3, 5, 4), torch.zeros(5), torch.ones(5))
     with pytest.raises(CalibrationError, match="one for each producer"):
         separability_space(moments, ProfileConfig(metric="jm-histogram"), histograms=histograms)
+
+
+@pytest.mark.parametrize("metric", ["jm", "hellinger", "wasserstein"])
+def test_places_of_a_head_join_to_one_profile_whatever_their_order(metric):
+    config = ProfileConfig(metric=metric)
+    places = [random_moments(5, 7, seed) for seed in range(4)]
+    space = separability_space(places, config, spans=[3, 1])
+    each = torch.stack([profiles(place, metric=metric) for place in places[:3]])
+    if metric == "wasserstein":  # the distance of independent places, per place
+        head = each.square().mean(0).sqrt()
+    else:
+        overlap = 1 - each.square() if metric == "hellinger" else 1 - each / 2
+        apart = 1 - overlap.prod(0) ** (1 / 3)
+        head = apart.sqrt() if metric == "hellinger" else 2 * apart
+    expected = torch.cat([head, profiles(places[3], metric=metric)], dim=1)
+    assert_close(space.distances, direct(expected), atol=1e-9, rtol=1e-9)
+    turned = [places[2], places[0], places[1], places[3]]
+    assert_close(separability_space(turned, config, spans=[3, 1]).distances, space.distances, atol=1e-9, rtol=0)
+
+
+def test_spans_that_do_not_cover_the_moments_are_refused():
+    with pytest.raises(CalibrationError, match=r"spans are \[2, 2\] for 3 moments"):
+        separability_space([random_moments(3, 4)] * 3, spans=[2, 2])

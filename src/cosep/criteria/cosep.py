@@ -41,7 +41,9 @@ class Cosep:
         with view.stage("profile"):
             salience = view.salience(moments)
             factors = salience if config.profile.magnitude else None
-            space = separability_space(moments, config.profile, histograms=histograms, salience=factors)
+            space = separability_space(
+                moments, config.profile, histograms=histograms, salience=factors, spans=view.spans()
+            )
         with view.stage("select"):
             weights = view.norms()
             scores = salience if config.select.representative == "salient" else None

@@ -215,6 +215,12 @@ class GroupView:
         power = sum((m.scatter + m.count.unsqueeze(1) * m.mean.square()).sum(0) / images for m in moments)
         return consumer_norms(self.model, self.group, self.layout) * torch.as_tensor(power).sqrt().cpu()
 
+    def spans(self) -> list[int] | None:
+        """How many places each producer has for one head; None where channels are no heads."""
+        if self.group.unit != "head":
+            return None
+        return [len(output_columns(self.group, name, self.layout)) for name in self.group.producers]
+
     def _columns(self) -> list[tuple[str, Tensor]]:
         group = self.group
         return [(name, column) for name in group.producers for column in output_columns(group, name, self.layout)]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosep.errors import TraceError
 from cosep.groups.flow import Flow, SideKey, follow
-from cosep.layers import HEADS, INNER_WIDTHS, kind_of, number_of
+from cosep.layers import HEADS, INNER_WIDTHS, kind_of, number_of, written_out
 from cosep.models.acceptance import check_structure
 from cosep.records import Group, Scope, Side, Slice
 
@@ -34,7 +34,7 @@ def find_groups(model: nn.Module, example_input: Tensor, *, time_limit: float = 
             f"the model cannot be copied ({type(error).__name__}: {error}). "
             "Remove tensors that are results of computations from its attributes, or detach them."
         ) from error
-    flow = Flow(private.eval())
+    flow = Flow(written_out(private).eval())
     _within(time_limit, flow, example_input.detach()[:1].clone())
     return assemble(flow)
 
@@ -158,7 +158,7 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
     # A gate (squeeze-and-excitation) has one place an image where the main path has many: it comes last.
     widest = max((flow.places.get(p, 1) for p in producers), default=1)
     producers.sort(key=lambda p: flow.places.get(p, 1) == 1 and widest > 1)
-    consumers = tuple(k[0] for k in keys if k[1] == "in")
+    consumers = tuple(k[0] for k in keys if k[1] == "in" and k[0] in flow.modules)
     members = sorted(members, key=lambda m: m[producers[0], "out"][0])
     slices = tuple(
         Slice(name, side, torch.tensor([m[name, side] for m in members], dtype=torch.int64)) for name, side in keys
@@ -212,7 +212,7 @@ def _holds(flow: Flow, labels: Tensor, key: SideKey, member: Mapping[SideKey, li
 def _numbers(flow: Flow, producers: Sequence[str], slices: Sequence[Slice]) -> tuple[Slice, ...]:
     """What the modules around attention say of its heads: how many they are, and how many places they have in all."""
     width = len(slices[0].positions)
-    places = next((s for s in slices if s.side == "in"), slices[0])
+    places = next((s for s in slices if s.side == "in" and s.module in flow.modules), slices[0])
     size = len(flow.sides[places.module, places.side])
     found = []
     for holder in dict.fromkeys(s.module.rpartition(".")[0] for s in slices if s.module in flow.modules):

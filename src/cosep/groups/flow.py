@@ -94,7 +94,10 @@ def side_of(flow: Flow, key: AxisKey) -> SideKey | None:
     if kind is not None and attribute in kind.tensors:
         side = kind.side_of(module, attribute, axis)
         return None if side is None else (path, side)
-    if axis != bare_axis(flow.tensors[name]):
+    tensor = flow.tensors[name]
+    if tensor.ndim == 2 and axis == 1 and min(tensor.shape) > 1:
+        return name, "in"  # a table of positions with a column for each head
+    if axis != bare_axis(tensor):
         return None
     return name, "out"
 
@@ -120,6 +123,8 @@ class _Tracer(TorchDispatchMode):
         self.reshapes = 0
         self.labels = flow.labels
         self.known: Any = WeakTensorKeyDictionary()
+        # Means across heads, which attention returns whether anyone wants them or not: why their heads would stay.
+        self.unused: Any = WeakTensorKeyDictionary()
         self.stack: list[str] = []
         self.deadline = deadline
         self.busy = False  # at work on a rule: what happens meanwhile is no operation of the model's
@@ -138,6 +143,8 @@ class _Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         if time.monotonic() > self.deadline:
             raise TimeoutError
+        for tensor in _tensors(args, kwargs):
+            self.use(tensor)
         inputs = [self.info(t) for t in _tensors(args, kwargs)]  # before an in-place operation changes anything
         base = base_name(func)
         self.reshapes += base in ops.RESHAPES
@@ -149,6 +156,11 @@ class _Tracer(TorchDispatchMode):
             finally:
                 self.busy = False
         return result
+
+    def use(self, tensor: Tensor) -> None:
+        """What was taken across heads is used after all, so these heads stay."""
+        if tensor in self.unused:
+            self.labels.fix(*self.unused[tensor])
 
     def info(self, tensor: Tensor) -> Info:
         known = self.known.get(tensor)
@@ -420,6 +432,16 @@ class _Tracer(TorchDispatchMode):
         if meeting - tied:
             self.labels.fix(labels, reason)
 
+    def look_up(self, call: Call) -> None:
+        """Rows of a table that numbers choose: its other axes stay what they are."""
+        x = call.args[0]
+        info = self.info(x)
+        if info.labels is not None:
+            self.unknown(call.name, call.args, call.kwargs)
+            return
+        axes = {k: moved(v, x.shape, lambda t: call.func(t, *call.args[1:])) for k, v in info.axes.items()}
+        self.put(call.result, Info(axes=axes, computed=info.computed))
+
     def made_like(self, x: Tensor, result: Tensor) -> None:
         """A tensor made on the device of another: of its shape it holds its channels, else none."""
         info = self.info(x)
@@ -531,7 +553,12 @@ class _Tracer(TorchDispatchMode):
         crossed = set(varying(labels)) & set(dims)
         if crossed and set(varying(labels)) <= set(dims):
             word = name.strip("_").replace("log_", "")
-            self.labels.fix(labels, f"{word} is taken across its channels in {self.where}")
+            reason = f"{word} is taken across its {{}} in {self.where}"
+            if self.is_heads(labels):
+                for tensor in _tensors((result,), {}):
+                    self.unused[tensor] = (labels, reason.format("heads"))
+            else:
+                self.labels.fix(labels, reason.format("channels"))
             return
         for d in crossed:  # an axis made by stacking: what is stacked is added up
             self.labels.merge(labels, labels.narrow(d, 0, 1), "added to constants")
@@ -666,6 +693,7 @@ _RULES = _table(
     (["_local_scalar_dense"], lambda t, c: t.leaves(c.args[0], "item")),
     (ops.IDENTITY, lambda t, c: t.put_all(c.result, t.info(c.args[0]))),
     (ops.POINTWISE, lambda t, c: t.pointwise(c.name, c.args, c.kwargs, c.result)),
+    (["index"], lambda t, c: t.look_up(c)),
     (ops.MAKERS, lambda t, c: t.made_like(c.args[0], c.result)),
     (ops.RESHAPES, lambda t, c: t.reshape(c.args[0], c.result)),
     (ops.MOVES, lambda t, c: t.move(c.args[0], c.result, lambda x: _first(c.func(x, *c.args[1:], **c.kwargs)))),
@@ -737,6 +765,7 @@ def follow(
         for handle in handles:
             handle.remove()
     for tensor in _tensors((output,), {}):
+        tracer.use(tensor)
         info = tracer.info(tensor)
         if info.labels is not None:
             flow.labels.fix(info.labels, returned)

@@ -39,10 +39,10 @@ SPATIAL = _words(
 REDUCTIONS = _words(
     """
     mean sum amax amin max min var std var_mean std_mean prod logsumexp linalg_vector_norm norm argmax argmin any all
-    _softmax _log_softmax softmax log_softmax cumsum
+    _softmax _log_softmax _safe_softmax softmax log_softmax cumsum
     """
 )
-KEEPS_SHAPE = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum"})
+KEEPS_SHAPE = frozenset({"_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", "cumsum"})
 BATCH_NORMS = _words(
     """
     native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm

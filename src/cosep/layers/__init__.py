@@ -1,5 +1,6 @@
 """What must be known of each kind of layer. A new kind is a file here and a line in the table, or `register`."""
 
+from cosep.layers.attention import written_out
 from cosep.layers.bare import bare_axis, resize_bare
 from cosep.layers.kind import Channelwise, LayerKind, MixingKind, TensorCut
 from cosep.layers.normalisation import is_batchnorm
@@ -36,4 +37,5 @@ __all__ = [
     "register",
     "resize_bare",
     "side_size",
+    "written_out",
 ]

@@ -79,5 +79,5 @@ def side_size(modules: Mapping[str, nn.Module], name: str, side: Side) -> int:
         if number is not None:
             return number
         tensor: Tensor = getattr(module, attribute)
-        return tensor.shape[bare_axis(tensor)]
+        return tensor.shape[bare_axis(tensor, side)]
     return cuttable(module, name).size(module, side)

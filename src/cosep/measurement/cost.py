@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.layers import kind_of, mixing_kind_of
+from cosep.layers import kind_of, mixing_kind_of, written_out
 from cosep.models.modes import device_of, evaluating
 from cosep.records import LayerCost
 
@@ -27,6 +27,7 @@ def macs(model: nn.Module, example_input: Tensor) -> int:
     # The counter knows attention as one operation on other devices than a CPU only.
     own = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
     one = example_input[:1].to(device_of(model))
+    model = written_out(model)  # in which no product is hidden
     with evaluating(model), FlopCounterMode(display=False, custom_mapping=own) as counter:
         model(one)
     # The counter counts a multiplication and an addition apart, and always in pairs.
@@ -81,8 +82,16 @@ def layer_parameters(model: nn.Module) -> dict[str, LayerCost]:
         else:
             found[name] = LayerCost(1, max(parameter.numel() for parameter in own.values()), 0.0, total)
         for key, parameter in own.items():
-            found.setdefault(f"{name}.{key}" if name else key, LayerCost(1, parameter.numel(), 0.0, parameter.numel()))
+            found.setdefault(f"{name}.{key}" if name else key, _bare_cost(parameter))
     return found
+
+
+def _bare_cost(parameter: Tensor) -> LayerCost:
+    """A table of rows and columns grows with both; anything else with its channels."""
+    size = parameter.numel()
+    if parameter.ndim == 2 and min(parameter.shape) > 1:
+        return LayerCost(parameter.shape[1], parameter.shape[0], float(size))
+    return LayerCost(1, size, 0.0, size)
 
 
 def _sizes(module: nn.Module) -> tuple[int, int]:

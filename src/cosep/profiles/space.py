@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ _TEMPORARIES = 8  # about so many arrays of a block's size live at once inside a
 _COARSE, _FINE = 2.0**19, 2.0**20
 _MOST_PAIRS = 2**13
 _WEIGHTS = (1.0, 1 / _FINE, _FINE**-2)  # of the Gram matrices high x high, high x low (both ways), low x low
+
+# Classes that do not overlap at all in one place are infinitely far apart there; the other places must still count.
+_NO_OVERLAP = 1e-12
 
 Profiler = Callable[[Tensor, Tensor], Tensor]  # pairs -> (channels, pairs)
 
@@ -63,11 +67,14 @@ def separability_space(
     *,
     histograms: ClassHistograms | Sequence[ClassHistograms] | None = None,
     salience: Tensor | None = None,
+    spans: Sequence[int] | None = None,
 ) -> Space:
     """Distances between the profiles of a layer's channels, over all classes or the best separated `max_classes`.
 
     Several moments describe channels with several producers (layers that an addition ties together): a channel's
-    profile is the concatenation of its producers' profiles. Classes with fewer than two samples are left out of the
+    profile is the concatenation of its producers' profiles. `spans` says how many moments in a row are places of one
+    producer's channels (heads of attention): their distances are joined to one profile, in which the order of the
+    places within a head does not matter. Classes with fewer than two samples are left out of the
     pairs, and named in the space. `salience` (channels,) multiplies each channel's profile: a
     space in which magnitude counts. Only one block of class pairs is ever in memory, and the result is the same to the
     last bit on any number of threads.
@@ -83,14 +90,17 @@ def separability_space(
     first, second = torch.triu_indices(len(classes), len(classes), offset=1, device=device)
     squared = torch.zeros(channels, channels, dtype=torch.float64, device=device)
     separability = torch.zeros(channels, dtype=torch.float64, device=device)
-    for producer, histogram in zip(producers, binned, strict=True):
-        profiler = _profiler(producer, classes, config.metric, histogram)
-        scale = _power_of_two(_largest(producer, classes, config.metric) * factor)
+    parts = _in_spans(list(zip(producers, binned, strict=True)), spans)
+    for part in parts:
+        producer, histogram = part[0]
+        profiler = _joined([_profiler(m, classes, config.metric, h) for m, h in part], config.metric)
+        bound = torch.stack([_largest(m, classes, config.metric) for m, _ in part]).amax(dim=0)
+        scale = _power_of_two(bound * factor)
         size = _pairs_per_block(producer, config.metric, histogram)
         pairs = zip(first.split(size), second.split(size), strict=True)
         of_producer, sums = _square_sums((profiler(i, j).T * factor for i, j in pairs), scale)
         squared += of_producer
-        separability += sums / (len(first) * len(producers))
+        separability += sums / (len(first) * len(parts))
     scarce = torch.stack([producer.count < 2 for producer in producers]).any(dim=0).nonzero().flatten()
     return Space(squared.clamp(min=0).sqrt(), classes, separability, config.metric, tuple(scarce.tolist()))
 
@@ -148,6 +158,46 @@ def _profiler(
     mean, var = moments.mean[index].double(), moments.variance[index].double()
     function = GAUSSIAN_METRICS[metric]
     return lambda first, second: function(mean, var, first, second)
+
+
+_Place = tuple[ClassMoments, ClassHistograms | None]
+
+
+def _in_spans(places: list[_Place], spans: Sequence[int] | None) -> list[list[_Place]]:
+    """The places of each producer together; one each where nothing else is said."""
+    if spans is None:
+        return [[place] for place in places]
+    if min(spans, default=0) < 1 or sum(spans) != len(places):
+        raise CalibrationError(f"spans are {list(spans)} for {len(places)} moments; they must add up to their number.")
+    ends = list(accumulate(spans))
+    return [places[end - span : end] for end, span in zip(ends, spans, strict=True)]
+
+
+def _joined(profilers: Sequence[Profiler], metric: str) -> Profiler:
+    """The distance of classes in several places together, per place, so that it does not saturate with their number.
+
+    Bhattacharyya distances of independent places add up, and so do squared Wasserstein distances. Their mean over the
+    places is taken.
+    """
+    if len(profilers) == 1:
+        return profilers[0]
+
+    def joined(first: Tensor, second: Tensor) -> Tensor:
+        mean = torch.zeros((), dtype=torch.float64, device=first.device)
+        for profiler in profilers:
+            found = profiler(first, second)
+            if metric == "wasserstein":
+                added = found.square()
+            else:
+                overlap = 1 - (found.square() if metric == "hellinger" else found / 2)
+                added = -overlap.clamp(min=_NO_OVERLAP).log()
+            mean = mean + added / len(profilers)
+        if metric == "wasserstein":
+            return mean.sqrt()
+        apart = 1 - torch.exp(-mean)
+        return apart.sqrt() if metric == "hellinger" else 2 * apart
+
+    return joined
 
 
 def _largest(moments: ClassMoments, classes: Sequence[int], metric: str) -> Tensor:

@@ -34,7 +34,7 @@ from cosep.runs.preflight import (
 from cosep.runs.sameness import identity_of
 from cosep.runs.state import Batches, Callbacks, Choose, Clock, Job, Recover
 from cosep.selection.rules import OwnRule, WidthRule, width_rule
-from cosep.surgery import copied
+from cosep.surgery import copied, with_heads_tried
 from cosep.surgery.plan import check_plan
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Opening:
         by_labels = by_labels and config.recover.epochs != 0
         check_data(original, example, classes, request.loaders, towards_labels=by_labels)
         means = budget(request.loaders, config)
-        every = find_groups(original, example)
+        every = with_heads_tried(original, find_groups(original, example), example)
         groups, skipped = chosen_groups(every, config)
         if request.plan is not None:
             _check_asked(request.plan, self.model, every, groups)

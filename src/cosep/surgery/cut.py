@@ -11,7 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import PlanError, TraceError
-from cosep.layers import TensorCut, bare_axis, cuttable, holder, number_of, places_now, resize_bare, side_size
+from cosep.layers import (
+    TensorCut,
+    bare_axis,
+    cuttable,
+    holder,
+    number_of,
+    places_now,
+    resize_bare,
+    side_size,
+    written_out,
+)
 from cosep.records import Group, Layout, Plan, Side
 
 SideKey = tuple[str, Side]
@@ -24,6 +34,7 @@ def cut_group(
 
     With `share` whatever is not cut is the given model's own: for steps on the way to a model of one's own.
     """
+    model = written_out(model)
     surgeon = _Surgeon(_shared_copy(model, group) if share else copied(model))
     after: dict[SideKey, tuple[int, ...]] = dict(layout)
     for key, alive in layout_of(model, group, kept, layout).items():
@@ -35,7 +46,7 @@ def cut_group(
 
 def layout_of(model: nn.Module, group: Group, kept: Sequence[int], layout: Layout) -> Layout:
     """What stays alive on each of the group's sides if these channels are kept, in the uncut model's numbering."""
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules = dict(written_out(model).named_modules(remove_duplicate=False))
     keeping = set(kept)
     removed = torch.tensor([c for c in range(group.width) if c not in keeping], dtype=torch.int64)
     sides: dict[SideKey, tuple[int, ...]] = {}
@@ -104,7 +115,8 @@ def _own(module: nn.Module) -> list[Tensor]:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy without gradients: theirs would be of another shape, and belong to the caller's training."""
+    """A copy with attention written out, and no gradients: theirs would be of another shape, and are the caller's."""
+    model = written_out(model)
     gradients = {p: p.grad for p in model.parameters() if p.grad is not None}
     try:
         for parameter in gradients:
@@ -154,7 +166,7 @@ class _Surgeon:
             return
         if attribute is not None:
             tensor: Tensor = getattr(module, attribute)
-            axis = bare_axis(tensor)
+            axis = bare_axis(tensor, side)
             self._take(module, TensorCut(attribute, axis, index))
             resize_bare(module, tensor.shape[axis], len(index))
             return

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from cosep.errors import CosepError
-from cosep.layers import bare_axis, channel_axis, kind_of, mixing, places_now
+from cosep.layers import bare_axis, channel_axis, kind_of, mixing, places_now, written_out
 from cosep.models.modes import evaluating
 from cosep.models.passes import first_of
 from cosep.records import Group, Layout, Side
@@ -59,6 +59,7 @@ def cut_checked(
     seed: int = 0,
 ) -> CutResult:
     """Cut a group and check it; a cut that fails or computes something else is taken back, and the check says why."""
+    model = written_out(model)
     return _cut_checked(model, group, kept, layout, _Probes(example_input, tuple(inputs), seed), share=False)
 
 
@@ -77,7 +78,7 @@ def cut_all_checked(
     """
     layout = layout or {}
     checks: dict[str, MaskedCheck] = {}
-    current = model
+    current = written_out(model)
     probes = _Probes(example_input, tuple(inputs), seed)
     for group, kept in chosen:
         result = _cut_checked(current, group, kept, layout, probes, share=True)
@@ -148,6 +149,7 @@ def check_cut(
     over channels (LayerNorm, GroupNorm, standardised weights) change by definition when channels go: the masked copy
     lets them see the kept channels only.
     """
+    before = written_out(before)
     alive = layout_of(before, group, kept, layout)
     keep = {key: places_now(layout, *key, positions) for key, positions in alive.items()}
     probes = _Probes(example_input, tuple(inputs), seed)

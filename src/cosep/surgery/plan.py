@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cosep.errors import PlanError
 from cosep.groups import find_groups
+from cosep.layers import written_out
 from cosep.models.modes import device_of
 from cosep.records import Cost, Group, GroupPlan, Plan, Selection, Side
 from cosep.surgery.cut import apply_layout, layout_of, merged_layout
@@ -27,10 +28,10 @@ MOST_CHANNELS = 2**24
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A digest of the names and shapes of a model's parameters and buffers; its values do not matter."""
+    """A digest of the names and shapes of a model's tensors, attention written out; their values do not matter."""
     lines = [
         f"{name} {tuple(tensor.shape)}"
-        for name, tensor in sorted(model.state_dict().items())
+        for name, tensor in sorted(written_out(model).state_dict().items())
         if hasattr(tensor, "shape")
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,149 @@
+"""torch's own attention, written out in layers: the same numbers, and heads that can be cut."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import cosep
+from cosep.config import preset, replace_settings
+from cosep.errors import ModelError
+from cosep.groups import find_groups
+from cosep.layers import written_out
+from cosep.layers.attention import PlainAttention
+from cosep.measurement import macs
+from cosep.plugins import import_extra
+from cosep.storage.export import export_onnx
+from cosep.surgery import cut_all_checked
+
+WIDTH, HEADS = 12, 3
+later = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+
+
+def attention(**settings):
+    torch.manual_seed(0)
+    made = nn.MultiheadAttention(WIDTH, HEADS, **settings).eval()
+    for parameter in made.parameters():
+        nn.init.normal_(parameter)
+    return made
+
+
+def tiny_vit():
+    vision = import_extra("torchvision", ModelError)
+    torch.manual_seed(0)
+    model = vision.models.VisionTransformer(16, 4, 2, 4, 32, 48, num_classes=3)
+    nn.init.normal_(model.heads.head.weight)
+    return model.eval()
+
+
+class Classified(nn.Module):
+    """A layer on tokens and a classifier behind it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        return self.head(self.layer(x).mean(1))
+
+
+class Attending(nn.Module):
+    """Attention by its plainest call, which computes the mean of the heads' weights too."""
+
+    def __init__(self, used=False):
+        super().__init__()
+        self.attention, self.used = attention(batch_first=True), used
+
+    def forward(self, x):
+        found, weights = self.attention(x, x, x)
+        return found + weights.sum(-1, keepdim=True) if self.used else found
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("mask", [None, later, torch.randn(12, 5, 5)])
+@pytest.mark.parametrize("settings", [{}, {"bias": False}, {"kdim": 6, "vdim": 4}])
+def test_written_out_it_computes_the_same(settings, mask, weights):
+    former = attention(batch_first=True, **settings)
+    plain = written_out(former)
+    assert isinstance(plain, PlainAttention)
+    query, key, value = (torch.randn(4, 5, settings.get(name, WIDTH)) for name in ("", "kdim", "vdim"))
+    for average in (True, False):
+        told = {"attn_mask": mask, "need_weights": weights, "average_attn_weights": average}
+        assert_close(plain(query, key, value, **told), former(query, key, value, **told))
+
+
+def test_padding_and_tokens_in_front_are_understood():
+    former = attention()
+    x = torch.randn(5, 4, WIDTH)
+    padding = torch.zeros(4, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    told = {"key_padding_mask": padding, "attn_mask": later}
+    assert_close(written_out(former)(x, x, x, **told), former(x, x, x, **told))
+    one = x[:, 0]
+    assert_close(written_out(former)(one, one, one), former(one, one, one))
+
+
+def test_the_given_model_stays_as_it_is_and_one_without_attention_is_itself():
+    model = Attending()
+    before = dict(model.named_parameters())
+    plain = written_out(model)
+    assert isinstance(plain.attention, PlainAttention)
+    assert type(model.attention) is nn.MultiheadAttention
+    assert dict(model.named_parameters()) == before
+    linear = nn.Linear(2, 2)
+    assert written_out(linear) is linear
+
+
+def test_attention_with_parts_that_the_plain_one_lacks_is_left():
+    for former in (attention(add_bias_kv=True), attention(add_zero_attn=True)):
+        assert written_out(former) is former
+
+
+def test_weights_that_nobody_reads_keep_no_head():
+    x = torch.randn(2, 5, WIDTH)
+    free, read = (find_groups(Classified(Attending(used)), x)[0] for used in (False, True))
+    assert (free.unit, free.width, free.scope) == ("head", HEADS, "interior")
+    assert read.scope is None
+    assert "taken across its heads" in read.why_not
+
+
+def test_layers_of_torch_lose_heads_and_neurons():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True)
+    model, x = Classified(encoder).eval(), torch.randn(2, 5, WIDTH)
+    groups = [group for group in find_groups(model, x) if group.scope == "interior"]
+    assert {group.unit for group in groups} == {"head", "channel"}
+    cut, _, checks = cut_all_checked(model, [(group, (0, 2)) for group in groups], x)
+    assert all(check.equal for check in checks.values())
+    with torch.no_grad():  # what torch would do in one operation of its own
+        first = model.layer.self_attn.out_proj.weight
+        first[:, WIDTH // HEADS : 2 * (WIDTH // HEADS)] = 0
+        gone = [i for i in range(16) if i not in (0, 2)]
+        model.layer.linear2.weight[:, gone] = 0
+        assert_close(cut(x), model(x))
+
+
+def test_a_vision_transformer_of_torchvision_goes_through_the_chain_and_loads_from_its_constructor(tmp_path):
+    model = tiny_vit()
+    torch.manual_seed(1)
+    y = torch.arange(48) % 3
+    x = torch.randn(3, 3, 16, 16)[y] + 0.3 * torch.randn(48, 3, 16, 16)
+    settings = {
+        "device": {"accelerator": "cpu"},
+        "observe": {"images": 48},
+        "recover": {"schedule": "none"},
+        "limits": {"max_macs": "60%"},
+    }
+    config = replace_settings(preset(), settings)
+    result = cosep.prune(model, [(x, y)], config=config, run=tmp_path / "run")
+    heads = {each.group: len(each.kept) for each in result.plan.groups if "self_attention" in each.group}
+    assert len(heads) == 2
+    assert result.report.change.macs <= 0.6
+    assert macs(result.model, x) == result.report.after.macs
+    assert min(heads.values()) < 4
+    loaded = cosep.load(tmp_path / "run", tiny_vit)
+    assert torch.equal(loaded(x), result.model(x))
+    assert result.plan.apply(model)(x).shape == loaded(x).shape
+    towards = {each.layer.rpartition(".")[2]: each.towards for each in result.report.rebuild.layers}
+    assert (towards["query"], towards["out_proj"]) == ("output", "sum")
+    export_onnx(loaded, tmp_path / "small.onnx", x[:2])  # compares what both compute
