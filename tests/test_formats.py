@@ -105,7 +105,7 @@ def test_a_network_that_cannot_bear_channels_last_is_pruned_and_the_report_says_
     assert "contiguous" in (tmp_path / "run" / "report.html").read_text()
     if build is not WithVolumes:  # whose convolutions do work in channels_last
         expected = cosep.prune(net, batches(*shape), config=usual)
-        assert expected.report.notes == ()
+        assert expected.report.notes == result.report.notes[1:]
         for name, tensor in expected.model.state_dict().items():
             assert torch.equal(tensor, result.model.state_dict()[name])
 

@@ -107,7 +107,7 @@ def test_the_scope_all_needs_no_more_than_a_setting():
     net = nn.Sequential(_Residual(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
     batches = _labelled(96, 3)
     config = replace_settings(
-        preset(), {**CPU, "surgery": {"scope": "all"}, "recover": {"schedule": "none"}, "observe": {"images": 0}}
+        preset(), {**CPU, "surgery": {"scope": "all"}, "recover": {"schedule": "none"}, "limits": {"max_macs": "30%"}}
     )
     cut = {plan.group: len(plan.kept) for plan in cosep.prune(net, batches, config=config).plan.groups}
     assert cut["0.stem"] < 8
@@ -266,7 +266,8 @@ def test_batches_that_are_no_pairs_are_refused():
 
 
 def test_a_share_that_gives_no_full_batch_is_refused():
-    config = replace_settings(preset(), {**CPU, "recover": {"share": 0.1}})
+    changes = {**CPU, "order": "one-by-one", "recover": {"share": 0.1, "schedule": "per-layer"}}
+    config = replace_settings(preset(), {**changes, "limits": {"max_macs": "50%"}})
     refused(ConfigError, "gives no full batch", _small(), _labelled(30, 3), config=config)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cosep.config import RebuildConfig
 from cosep.models.modes import evaluating, logits_of
+from cosep.observation.checks import checked_labels
 from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
 from cosep.records import Group, Layout, RebuildRecord, known
 from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
@@ -116,8 +117,9 @@ def points_lost(job: Job, model: nn.Module, batches: Iterator[tuple[Tensor, Tens
             if labels is None or labels.ndim != 1:
                 labelled = False
                 continue
-            right["whole"] += int((expected == labels.cpu()).sum())
-            right["cut"] += int((found == labels.cpu()).sum())
+            classes = checked_labels(labels, len(x), job.classes).cpu()
+            right["whole"] += int((expected == classes).sum())
+            right["cut"] += int((found == classes).sum())
     lost = right["whole"] - right["cut"] if labelled else images - same
     return 100 * lost / max(images, 1)
 
