@@ -9,6 +9,7 @@ import cosep.pipeline
 import cosep.recovery.training
 import cosep.runs.planning
 import cosep.runs.recovering
+import cosep.runs.remaking
 from tests.docs.blocks import INLINE, ROOT, Block, blocks, given, known_flags, pages, parse_script, run
 from tests.docs.given import provide
 

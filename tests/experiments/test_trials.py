@@ -136,7 +136,7 @@ def test_metrics_find_their_own_widths_and_are_not_mixed_with_those_of_other_set
 
 
 def test_schedules_spend_the_same_updates(script):
-    _, cells = script("schedule", "--set", "recover.epochs=0.5")
+    _, cells = script("schedule", "--set", "recover.group_epochs=0.5")
     updates = {cell["updates"] for name, cell in cells.items() if name != "base"}
     assert len(updates) == 1
     assert updates.pop() > 0

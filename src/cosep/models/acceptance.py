@@ -91,7 +91,7 @@ def check_values(model: nn.Module) -> None:
             raise ModelError(f"{name} is {parameter.dtype}; real weights are needed. Leave out complex layers.")
         if parameter.is_floating_point() and parameter.dtype.itemsize < 4:
             raise ModelError(
-                f"{name} is {parameter.dtype}, too coarse for statistics, compensation and training. Prune "
+                f"{name} is {parameter.dtype}, too coarse for statistics, the rebuild and training. Prune "
                 "`model.float()` with float32 inputs and convert the result back; for speed on a GPU, train with the "
                 "setting device.precision (16-mixed, bf16-mixed)."
             )
