@@ -64,6 +64,8 @@ def compare_command(
 
       cosep compare resnet20 --weights r20.pt --data cifar10:~/data --schedule none --seeds 10 --out untrained/
     """
+    if not quiet:
+        console.print(f"loading {model} and {data}", highlight=False, markup=False, soft_wrap=True)
     from cosep.cli.probe import check_trained
     from cosep.comparison.trials import accuracy_there, compare, differing, standings
     from cosep.data import load_data
