@@ -1,6 +1,7 @@
 """What MkDocs asks of us while it builds the site: pages made from the code itself, and formulas without scripts."""
 
 import html
+import os
 import re
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def on_page_content(content, page, config, files):
 def commands():
     """The help of every command as Markdown, by typer's own generator."""
     words = [sys.executable, "-m", "typer", str(APP), "utils", "docs", "--name", "cosep"]
-    made = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    every = {**os.environ, "COSEP_HELP_ALL": "1"}
+    made = subprocess.run(words, capture_output=True, text=True, check=True, env=every).stdout
     made = re.sub(r"</?span[^>]*>", "`", made)  # bold words in the help are things to type
     made = re.sub(r"^  (?=cosep )", "    ", made, flags=re.M)  # examples
     return made.partition("\n")[2]

@@ -114,7 +114,19 @@ def test_compare_prints_a_row_for_each_method_and_keeps_the_trials(trained, tmp_
     for name in ("cosep", "random", "l2"):
         assert f"{name} with seed 1" in done.stderr
     assert "beyond noise" in done.stderr
-    assert len(json.loads((tmp_path / "all" / "compare.json").read_text())["trials"]) == 6
+    trials = json.loads((tmp_path / "all" / "compare.json").read_text())["trials"]
+    assert len(trials) == 6
+    page = (tmp_path / "all" / "report.html").read_text()
+    shown = json.loads(page.partition('id="comparison">')[2].partition("</script>")[0])
+    assert [each["label"] for each in shown["configurations"]] == ["A · cosep", "B · random", "C · l2"]
+    assert [row["after"] for row in shown["runs"]] == pytest.approx([trial["accuracy"] for trial in trials], abs=1e-4)
+    assert [each["method"] for each in shown["paired"]] == ["cosep", "random", "l2"]
+    random = [100 * trial["accuracy"] for trial in trials if trial["method"] == "random"]
+    assert shown["paired"][1]["mean"] == pytest.approx(sum(random) / 2, abs=1e-2)
+    (tmp_path / "all" / "report.html").unlink()
+    again = CliRunner().invoke(app, ["report", str(tmp_path / "all")])
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "all" / "report.html").read_text() == page
 
 
 def test_inspect_gives_json_with_reasons(trained):
@@ -144,10 +156,10 @@ def test_every_setting_has_a_flag_of_its_own():
 
 
 def test_the_help_names_every_flag_and_its_default():
-    told = CliRunner().invoke(app, ["prune", "--help"], env={"COLUMNS": "300"}).stdout
+    told = CliRunner().invoke(app, ["prune", "--help-all"], env={"COLUMNS": "300"}).stdout
     for names in setting_flags().values():
         assert all(name in told for name in names)
-    assert "(default: 2000)" in told  # of the rebuild's images
+    assert "(default: elimination)" in told
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
+from cosep.cli.common import SPEAKS, MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.config import batch_and_holdout
@@ -64,9 +64,12 @@ def compare_command(
 
       cosep compare resnet20 --weights r20.pt --data cifar10:~/data --schedule none --seeds 10 --out untrained/
     """
+    if not quiet:
+        console.print(f"loading {model} and {data}", highlight=False, markup=False, soft_wrap=True)
     from cosep.cli.probe import check_trained
-    from cosep.comparison.trials import accuracy_there, compare, differing, standings
+    from cosep.comparison.trials import compare, differing, read_trials, standings
     from cosep.data import load_data
+    from cosep.reporting.folders import draw_comparison
     from cosep.storage.artifacts import read_documents
 
     settings = configured(preset, config, changes, model=model, data=data)
@@ -112,13 +115,16 @@ def compare_command(
     remarks = [f"{trial.method} with seed {trial.seed}: {remark}" for trial in trials for remark in trial.remarks]
     for line in (*remarks, *differing(trials)):
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    unpruned = read_trials(out)[1]
     console.print(
-        f"unpruned {percent(accuracy_there(net, first.test, settings.device))}; MACs left {percent(trials[0].macs)}; "
+        f"unpruned {percent(unpruned)}; MACs left {percent(trials[0].macs)}; "
         f"{trials[0].updates} updates; "
         f"{out / 'compare.json'}",
         highlight=False,
         soft_wrap=True,
     )
+    page = draw_comparison(out) if SPEAKS else out
+    console.print(str(page), highlight=False, markup=False, soft_wrap=True)
     if json:
         print_json({"trials": [asdict(trial) for trial in trials]})
 

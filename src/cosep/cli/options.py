@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
+from copy import copy
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,6 +18,22 @@ from cosep.runs.sameness import IDENTITY, MACHINE
 
 # Names that people know from the paper, beside the settings' own.
 ALIASES = {"select.degree": ("--p",)}
+# What `--help` shows: the options that people use first. `--help-all` shows every one.
+FIRST = {"limits.max_macs", "limits.max_params", "limits.max_latency_ms", "limits.max_drop", "recover.epochs"}
+FIRST |= {"surgery.scope", "surgery.protect"}
+HIDES = "COSEP_HELP_ALL" not in os.environ  # the reference is made from the help of every option
+FIRST_OWN = {"model", "data", "out", "weights", "preset", "json", "targets", "seeds", "rivals"}
+PANELS = {
+    "limits": "How much to cut",
+    "recover": "Training afterwards",
+    "surgery": "What may be cut",
+    "select": "How channels and widths are chosen",
+    "observe": "What is looked at",
+    "profile": "The separability space (CoSeP)",
+    "rebuild": "The rebuild without training",
+    "device": "Where it runs",
+    "run": "The whole run",
+}
 
 
 def setting_flags() -> dict[str, tuple[str, ...]]:
@@ -35,21 +53,30 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with a flag for every setting; those that were given reach it as `changes`, by stage."""
     flags = setting_flags()
     parameters, paths = [], {}
-    for path, (kind, stage, help_text) in _settings().items():
+    for path, (kind, stage, help_text) in sorted(_settings().items(), key=lambda item: list(PANELS).index(item[1][1])):
         name = path.replace(".", "_")
         paths[name] = path
         names = list(flags[path])
         if plain_kind(kind) is bool:
             names = [f"{flag}/--no-{flag[2:]}" for flag in names]
-        option = typer.Option(*names, help=help_text, rich_help_panel=f"Settings: {stage}", show_default=False)
+        option = typer.Option(
+            *names,
+            help=help_text,
+            rich_help_panel=PANELS[stage],
+            show_default=False,
+            hidden=HIDES and path not in FIRST,
+        )
         parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[_optional(kind, name), option]
             )
         )
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "changes"]
+    own = [_own(p) for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "changes"]
+    more = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+    parameters.append(more)
 
     def wrapped(**given: Any) -> None:
+        given.pop("help_all")
         changes: dict[str, Any] = {}
         for name, path in paths.items():
             value = given.pop(name)
@@ -67,6 +94,29 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__signature__ = inspect.Signature([*own, *parameters])  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *parameters]}
     return wrapped
+
+
+def _own(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A command's own parameter, hidden from the short help unless people use it first."""
+    if parameter.name in FIRST_OWN:
+        return parameter
+    kind, option = get_args(parameter.annotation)
+    option = copy(option)
+    option.hidden = HIDES
+    return parameter.replace(annotation=Annotated[kind, option])
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help(), nl=False)
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", callback=_show_all, is_eager=True, help="Show every option and exit.")
+]
 
 
 def configured(

@@ -36,6 +36,7 @@ def plan_command(
 
       cosep plan resnet20 --weights r20.pt --data cifar10:~/data --criterion l2 --out plan.json
     """
+    console.print(f"loading {model} and {data}", highlight=False, markup=False, soft_wrap=True)
     from cosep.cli.probe import check_trained
     from cosep.data import load_data
     from cosep.pipeline import plan

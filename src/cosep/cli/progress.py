@@ -1,8 +1,9 @@
-"""What a user sees while a run goes on: a bar with the time left, and a line for every group that is done."""
+"""What a user sees while a run goes on: a bar with the time left, or lines where there is no terminal."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.progress import (
 
 from cosep.cli.common import console, printable
 from cosep.records import Group, Outcome
+from cosep.reporting.words import duration
 from cosep.runs.state import Callbacks
 
 WORDS = {
@@ -44,6 +46,8 @@ def shown(*, quiet: bool, run: Path) -> Iterator[Callbacks]:
     try:
         if quiet:
             yield Callbacks()
+        elif not console.is_terminal:
+            yield _Lines().callbacks()
         else:
             columns = (
                 TextColumn("{task.description}"),
@@ -59,28 +63,30 @@ def shown(*, quiet: bool, run: Path) -> Iterator[Callbacks]:
         sys.exit(130)
 
 
+def words_of(stage: str, group: str = "") -> str:
+    """A stage as a user reads it."""
+    return f"{group}  {WORDS.get(stage, stage)}" if group else WORDS.get(stage, stage)
+
+
 class _Screen:
-    """The bars of one run."""
+    """The bars of one run: what goes on, with a clock that moves from the start, and the updates of a training."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.groups: TaskID | None = None
+        self.now: TaskID = progress.add_task("starting", total=None)
         self.updates: TaskID | None = None
-        self.macs = 0
+        self.macs, self.groups, self.done = 0, 0, 0
 
     def callbacks(self) -> Callbacks:
         return Callbacks(on_start=self.start, on_stage=self.stage, on_group=self.group, on_update=self.update)
 
     def start(self, groups: tuple[Group, ...], done: int, before: dict[str, Any]) -> None:
-        self.macs = before["macs"]
-        self.groups = self.progress.add_task("groups", total=len(groups), completed=done)
+        self.macs, self.groups, self.done = before["macs"], len(groups), done
         if done:
             self.progress.console.print(f"going on after {done} of {len(groups)} groups")
 
     def stage(self, group: str, name: str) -> None:
-        if self.groups is not None:
-            text = f"{group}  {WORDS.get(name, name)}" if group else WORDS.get(name, name)
-            self.progress.update(self.groups, description=text)
+        self.progress.update(self.now, description=words_of(name, group))
 
     def update(self, done: int, total: int, loss: float) -> None:
         if self.updates is None:
@@ -91,8 +97,44 @@ class _Screen:
 
     def group(self, outcome: Outcome) -> None:
         self.progress.console.print(group_line(outcome, self.macs), highlight=False, markup=False, soft_wrap=True)
-        if self.groups is not None:
-            self.progress.advance(self.groups)
+        self.done += 1
+        self.progress.update(self.now, completed=self.done, total=self.groups)
+
+
+class _Lines:
+    """One line for every stage of the whole network, every group, and every tenth of a training."""
+
+    def __init__(self) -> None:
+        self.macs = 0
+        self.last = ""
+        self.began = 0.0
+
+    def callbacks(self) -> Callbacks:
+        return Callbacks(on_start=self.start, on_stage=self.stage, on_group=self.group, on_update=self.update)
+
+    def say(self, text: str) -> None:
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+    def start(self, groups: tuple[Group, ...], done: int, before: dict[str, Any]) -> None:
+        self.macs = before["macs"]
+        going_on = f", going on after {done}" if done else ""
+        self.say(f"{len(groups)} groups of channels may be cut{going_on}")
+
+    def stage(self, group: str, name: str) -> None:
+        if name != self.last and not group:
+            self.say(words_of(name))
+            self.last = name
+        if name == "recover":
+            self.began = time.monotonic()
+
+    def update(self, done: int, total: int, loss: float) -> None:
+        if done == total or done * 10 // total > (done - 1) * 10 // total:
+            now = time.monotonic()
+            left = "" if done == total else f", about {duration((now - self.began) / done * (total - done))} left"
+            self.say(f"update {done:,} of {total:,}, loss {loss:.3f}{left}")
+
+    def group(self, outcome: Outcome) -> None:
+        self.say(group_line(outcome, self.macs))
 
 
 def group_line(outcome: Outcome, macs: float) -> str:

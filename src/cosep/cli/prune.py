@@ -52,6 +52,8 @@ def prune_command(
 
       cosep prune my_net.py:build --weights net.pt --data imagefolder:~/photos --out run/ --max-macs 50%
     """
+    if not quiet:
+        console.print(f"loading {model} and {data}", highlight=False, markup=False, soft_wrap=True)
     from cosep.cli.probe import check_trained
     from cosep.data import load_data
     from cosep.pipeline import prune

@@ -44,11 +44,15 @@ def report_command(
 
       cosep report run/ --figures figures/ --data cifar10:~/data
     """
-    from cosep.reporting.folders import read_runs, write_page
+    from cosep.comparison.trials import FILE as COMPARISON
+    from cosep.reporting.folders import draw_comparison, read_runs, write_page
     from cosep.runs.folder import PAGE, failing_as_ours
 
     if data is not None and (figures is None or len(runs) > 1):
         raise ConfigError("--data is for the figures of one run. Give one run folder and --figures DIR with it.")
+    if len(runs) == 1 and (runs[0] / COMPARISON).is_file():
+        console.print(str(draw_comparison(runs[0])), highlight=False, markup=False, soft_wrap=True)
+        return
     records = read_runs(runs)
     if json:
         print_json(_as_json(records))

@@ -46,6 +46,8 @@ def sweep_command(
 
       cosep sweep resnet20 --weights r20.pt --data cifar10:~/data --targets 75%,50%,25%
     """
+    if not quiet:
+        console.print(f"loading {model} and {data}", highlight=False, markup=False, soft_wrap=True)
     from cosep.cli.probe import check_trained
     from cosep.data import load_data
     from cosep.runs.sweeping import FILE, sweep

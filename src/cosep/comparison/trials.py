@@ -27,6 +27,7 @@ from cosep.selection.candidates import TIED
 from cosep.surgery import copied
 
 OURS = "cosep"
+FILE = "compare.json"
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,17 @@ def compare(
         )
     out = Path(out)
     described = _description(model, config, about or {})
-    stored, widths_before, finder = _stored_trials(out / "compare.json", described)
+    stored, widths_before, finder = _stored_trials(out / FILE, described)
     fixed = dict(widths or widths_before)
     if fixed != (widths_before or fixed):
-        raise RunError(
-            f"{out / 'compare.json'} is a comparison at other widths than these. Take another folder for this one."
-        )
+        raise RunError(f"{out / FILE} is a comparison at other widths than these. Take another folder for this one.")
     writes = launched(config.device).is_global_zero
     trials: list[Trial] = []
+    unpruned: float | None = None
     for seed in seeds:
         source = data(seed)
+        if unpruned is None:
+            unpruned = accuracy_there(model, source.test, config.device)
         for name in chosen:
             result = run_method(
                 name,
@@ -123,12 +125,24 @@ def compare(
             trials.append(trial)
             stored[name, seed] = trial
             entries = [asdict(each) for each in stored.values()]
-            document = {**described, "widths": fixed, "widths_of": finder, "trials": entries}
+            document = {**described, "widths": fixed, "widths_of": finder, "unpruned": unpruned, "trials": entries}
             if writes:
-                write_atomically(out / "compare.json", (json.dumps(document, indent=1) + "\n").encode())
+                write_atomically(out / FILE, (json.dumps(document, indent=1) + "\n").encode())
             if on_trial:
                 on_trial(trial)
     return trials
+
+
+def read_trials(folder: Path) -> tuple[list[Trial], float | None]:
+    """The trials that a folder's compare.json holds, and the unpruned network's accuracy where it says it."""
+    path = folder / FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        found = [Trial(**{**entry, "remarks": tuple(entry.get("remarks", ()))}) for entry in document["trials"]]
+        unpruned = document.get("unpruned")
+        return found, None if unpruned is None else float(unpruned)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is no comparison that can be read ({error}).") from error
 
 
 def run_method(

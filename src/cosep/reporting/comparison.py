@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cosep.reporting.html import assembled
 from cosep.reporting.run import RunRecord
+
+if TYPE_CHECKING:
+    from cosep.comparison.trials import Trial
 
 SCRIPTS = ("charts.js", "comparison.js")
 # Settings in which runs of one configuration may differ: chance, and where and how often things are done.
@@ -45,6 +49,48 @@ def comparison_document(runs: Sequence[RunRecord]) -> dict[str, Any]:
         "groups": groups,
         "configurations": configurations,
         "differences": differences([json.loads(key) for key in order]),
+    }
+
+
+def trials_page(runs: Sequence[RunRecord], trials: Sequence[Trial], unpruned: float | None) -> str:
+    """The runs of `cosep compare` as one page: methods by name, seeds with their spread, paired differences."""
+    document = trials_document(runs, trials, unpruned)
+    return assembled(f"{len(document['configurations'])} methods compared · cosep", {"comparison": document}, SCRIPTS)
+
+
+def trials_document(runs: Sequence[RunRecord], trials: Sequence[Trial], unpruned: float | None) -> dict[str, Any]:
+    """As `comparison_document`, with a method for a configuration and the accuracies that the trials were tested to."""
+    from cosep.comparison.trials import standings
+
+    methods = list(dict.fromkeys(trial.method for trial in trials))
+    rows = []
+    for run, trial in zip(runs, trials, strict=True):
+        row = _row(run, methods.index(trial.method))
+        change = None if unpruned is None else trial.accuracy - unpruned
+        rows.append({**row, "test": True, "before": unpruned, "after": trial.accuracy, "change": change})
+    groups = list(dict.fromkeys(name for row in rows for name in row["groups"]))
+    configurations = []
+    for number, method in enumerate(methods):
+        members = [row for row in rows if row["configuration"] == number]
+        configurations.append(
+            {
+                "label": f"{_letter(number)} · {method}",
+                "runs": len(members),
+                "spread": {key: spread([m[key] for m in members]) for key in FIGURES},
+                "widths": [_width(members, name) for name in groups],
+                "max_classes": None,
+            }
+        )
+    return {
+        "accuracy": "test accuracy",
+        "runs": rows,
+        "groups": groups,
+        "configurations": configurations,
+        "differences": [],
+        "paired": [
+            {**asdict(standing), "beyond_noise": standing.beyond_noise, "ours": standing.method == methods[0]}
+            for standing in standings(trials)
+        ],
     }
 
 
@@ -126,6 +172,9 @@ def _width(members: Sequence[Mapping[str, Any]], group: str) -> dict[str, float 
 
 
 def _label(number: int, members: Sequence[Mapping[str, Any]]) -> str:
-    letter = chr(ord("A") + number) if number < 26 else str(number + 1)
     more = f" and {len(members) - 1} more" if len(members) > 1 else ""
-    return f"{letter} · {members[0]['name']}{more}"
+    return f"{_letter(number)} · {members[0]['name']}{more}"
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number) if number < 26 else str(number + 1)

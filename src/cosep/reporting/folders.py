@@ -26,7 +26,7 @@ from cosep.reporting.agreement import Agreement, Density
 from cosep.reporting.evidence import MOST_CLASSES, Evidence, collect_evidence, evidence_from_bytes, evidence_to_bytes
 from cosep.reporting.records import Report
 from cosep.reporting.run import RunRecord, check_groups
-from cosep.runs.folder import EVIDENCE, PAGE, Run, read_description, refuse_links, write_atomically
+from cosep.runs.folder import EVIDENCE, PAGE, Run, failing_as_ours, read_description, refuse_links, write_atomically
 from cosep.selection import select
 from cosep.storage.artifacts import is_saved, read_documents
 from cosep.surgery import copied
@@ -118,6 +118,20 @@ def write_page(runs: Sequence[RunRecord], path: Path) -> Path:
         write_atomically(path, page.encode())
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}. Choose another place for the page.") from error
+    return path
+
+
+def draw_comparison(folder: str | Path) -> Path:
+    """Draw the page of a folder of `cosep compare` from its trials and runs, and return its path."""
+    from cosep.comparison.trials import folder_of, read_trials
+    from cosep.reporting.comparison import trials_page
+
+    folder = Path(folder)
+    trials, unpruned = read_trials(folder)
+    runs = [read_run(folder / f"{folder_of(trial.method)}-{trial.seed}") for trial in trials]
+    path = folder / PAGE
+    with failing_as_ours(path):
+        write_atomically(path, trials_page(runs, trials, unpruned).encode())
     return path
 
 

@@ -123,15 +123,24 @@ function classes() {
   });
 }
 
+// How far the first method is ahead of each other one, seed by seed.
+function paired() {
+  if (!data.paired) return null;
+  const signed = (v) => (v === null ? "–" : `${v > 0 ? "+" : v < 0 ? "−" : "±"}${Math.abs(v).toFixed(2)}`);
+  return h("div", { class: "card" }, h("h2", {}, "Differences, paired by seed"), scrolled("Table: paired differences",
+    table([["method", true], ["seeds", false], ["accuracy, %", false], ["standard deviation", false], [`${data.paired[0].method} is ahead by`, false], ["95 % interval", false], ["beyond noise", true]],
+      data.paired.map((p) => [p.method, p.seeds, p.mean.toFixed(2), p.std === null ? "–" : p.std.toFixed(2), p.ours ? "" : signed(p.difference), p.ours || p.low === null ? "" : `${signed(p.low)} to ${signed(p.high)}`, p.ours || p.beyond_noise === null ? "" : p.beyond_noise ? "yes" : "no"]), "points of accuracy; Student's t over the seeds")));
+}
+
 function show() {
   const two = (v) => (100 * v).toFixed(2), one = (v) => (100 * v).toFixed(1);
   document.getElementById("page").replaceChildren(
-    h("header", {}, h("p", { class: "soft small" }, "cosep report"), h("h1", {}, `${data.runs.length} runs compared`),
-      h("p", { class: "lead" }, `${data.configurations.length} ${data.configurations.length === 1 ? "configuration" : "configurations"}; runs that differ only by their seed belong to the same one.`)),
+    h("header", {}, h("p", { class: "soft small" }, "cosep report"), h("h1", {}, data.paired ? `${data.configurations.length} methods compared` : `${data.runs.length} runs compared`),
+      h("p", { class: "lead" }, data.paired ? "The same widths, cuts, training and seeds for every method." : `${data.configurations.length} ${data.configurations.length === 1 ? "configuration" : "configurations"}; runs that differ only by their seed belong to the same one.`)),
     h("div", { class: "card" }, h("h2", {}, "Figures"), scrolled("Table: figures of every configuration",
       table([["configuration", true], ["runs", false], ["before, %", false], [data.accuracy + ", %", false], ["points", false], ["MACs left, %", false], ["parameters left, %", false], ["speed-up", false], ["seconds", false]],
         data.configurations.map((c) => [c.label, c.runs, plusMinus(c.spread.before, two), plusMinus(c.spread.after, two), plusMinus(c.spread.change, two), plusMinus(c.spread.macs, one), plusMinus(c.spread.parameters, one), plusMinus(c.spread.speedup, (v) => v.toFixed(2)), plusMinus(c.spread.seconds, (v) => v.toFixed(0))]), "mean ± standard deviation over the runs of a configuration"))),
-    tradeoff() ?? "", seeds() ?? "", classes() ?? "", widths() ?? "",
+    paired() ?? "", tradeoff() ?? "", seeds() ?? "", classes() ?? "", widths() ?? "",
     data.differences.length ? h("div", { class: "card" }, h("h2", {}, "Settings that differ"), scrolled("Table: settings that differ", table([["setting", true], ...data.configurations.map((c) => [c.label, true])], data.differences))) : "");
   keepPainted();
   paintAll(true);
