@@ -1,11 +1,15 @@
-"""Prune half of every interior group of every torchvision classifier and of CNNs across timm's families.
+"""Prune half of every interior group of every torchvision classifier and of models across timm's families.
 
     python benchmarks/breadth.py --results results/ [--only REGEX] [--onnx] [--size 128] [--time-limit 900]
+    python benchmarks/breadth.py --results results/ --transformers [--only REGEX] [--onnx]
     python benchmarks/breadth.py --results results/ --table docs/supported-models.md
 
 Weights are random, and biases, norms and their statistics are shaken so that no two channels are alike. One process and
 one JSON file a model: a crash is a row, not the end, and a second start goes on where the first one stopped. Prints a
 line a model and, at the end, the share of CNNs that were pruned with every cut checked.
+
+Transformers get an input of their own size, half of their heads and neurons go, and all cuts are checked at once,
+against the whole model with zeros in the layers that read what goes.
 """
 
 from __future__ import annotations
@@ -33,6 +37,14 @@ inception_next_atto gernet_s tresnet_m
 """
 
 
+TIMM_TRANSFORMERS = """
+vit_tiny_patch16_224 vit_small_patch32_224 deit_tiny_patch16_224 deit3_small_patch16_224 deit_tiny_distilled_patch16_224
+swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 beit_base_patch16_224 cait_xxs24_224 xcit_nano_12_p16_224
+pit_ti_224 levit_128s mobilevit_xxs mobilevitv2_050 coatnet_nano_rw_224 crossvit_tiny_240 convit_tiny
+twins_pcpvt_small pvt_v2_b0 poolformer_s12 eva02_tiny_patch14_224 efficientformer_l1
+"""
+
+
 def model_specs() -> list[str]:
     """Every classifier of torchvision's registry, then the chosen ones of timm's."""
     from cosep.errors import ModelError
@@ -40,11 +52,12 @@ def model_specs() -> list[str]:
 
     torchvision = import_extra("torchvision", ModelError)
     names = torchvision.models.list_models(module=torchvision.models)
-    return [f"torchvision:{n}" for n in names] + [f"timm:{n}" for n in TIMM.split()]
+    return [f"torchvision:{n}" for n in names] + [f"timm:{n}" for n in (TIMM + TIMM_TRANSFORMERS).split()]
 
 
 def is_transformer(spec: str) -> bool:
-    return spec.partition(":")[2].startswith(TRANSFORMERS)
+    family, _, name = spec.partition(":")
+    return name.startswith(TRANSFORMERS) or (family == "timm" and name in TIMM_TRANSFORMERS.split())
 
 
 def shaken(model):
@@ -116,8 +129,87 @@ def examine(spec: str, size: int, onnx: bool) -> dict:
     return row
 
 
+def examine_transformer(spec: str, onnx: bool) -> dict:
+    """Half of the heads and neurons of one model gone at once, as a row of the table."""
+    import torch
+
+    from cosep.groups import find_groups, groups_in_scope
+    from cosep.layers import mixing, written_out
+    from cosep.measurement import macs
+    from cosep.records import GroupPlan
+    from cosep.surgery import apply_layout, copied, plan_for, with_heads_tried
+    from cosep.zoo import input_shape, load_model
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    model = written_out(shaken(load_model(spec)))
+    shape = input_shape(spec)
+    example = torch.randn(1, *shape, generator=torch.Generator().manual_seed(1))
+    start = time.perf_counter()
+    groups = with_heads_tried(model, find_groups(model, example, time_limit=300), example)
+    interior = groups_in_scope(groups)
+    generator = torch.Generator().manual_seed(2)
+    chosen = [(group, half(group, generator)) for group in interior]
+    plan = plan_for(model, groups, [GroupPlan(g.name, g.width, tuple(kept), "half") for g, kept in chosen])
+    small, masked = apply_layout(model, plan.layout), copied(model)
+    for group, kept in chosen:
+        gone = [c for c in range(group.width) if c not in set(kept)]
+        for piece in group.slices:
+            if piece.module in group.consumers and piece.side == "in":
+                layer = masked.get_submodule(piece.module)
+                columns = torch.zeros(mixing(layer).size(layer, "in"), dtype=torch.bool)
+                columns[piece.positions[gone].flatten()] = True
+                layer.weight.data = mixing(layer).masked(layer, columns)
+    with torch.no_grad():
+        wanted = masked(example)
+        worst = float((small(example) - wanted).abs().max() / wanted.abs().max())
+    heads = [group for group in groups if group.unit == "head"]
+    row = {
+        "model": spec,
+        "size": shape[-1],
+        "groups": len(groups),
+        "heads": [len(heads), sum(g.scope == "interior" for g in heads)],
+        "others": sum(g.unit != "head" for g in interior),
+        "skipped": Counter(_general(g.why_not)[:110] for g in groups if g.scope is None).most_common(4),
+        "all": sum(g.scope == "all" for g in groups),
+        "worst": worst,
+        "macs": [macs(model, example), macs(small, example)],
+        "seconds": [round(time.perf_counter() - start, 1)],
+        "saved": saves(spec, small, plan, example),
+    }
+    if onnx:
+        row["onnx"] = exports(small, example)
+    return row
+
+
+def transformer_table(rows: list[dict]) -> list[str]:
+    """The section on Transformers, as lines of the page."""
+    lines = [
+        "## Transformers",
+        "",
+        "Half of the heads of every attention and half of the neurons between two layers removed at once, with inputs",
+        "of the model's own size. *Heads*: attentions whose heads were cut, of those whose heads were found. *Others*:",
+        "groups of neurons and channels that were cut. *Masked copy*: the outputs against the whole model with zeros",
+        "in the layers that read what went. A Transformer that is not in this table has not been tried.",
+        "",
+        "| model | input | heads | others | not prunable, and why | MACs left | masked copy | saved | ONNX |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "error" in row:
+            lines.append(f"| {row['model']} | | | | error: {row['error']} | | | | |")
+            continue
+        why = "; ".join(f"{n} × {reason}" for reason, n in row["skipped"])
+        found, cut = row["heads"]
+        cells = [row["model"], row["size"], f"{cut} of {found}", row["others"], why]
+        cells += [f"{100 * row['macs'][1] / row['macs'][0]:.0f} %", f"{row['worst']:.0e}", row["saved"]]
+        lines.append(f"| {' | '.join(map(str, [*cells, row.get('onnx', '–')]))} |")
+    return lines
+
+
 def _general(reason: str) -> str:
-    """A reason without the names of layers, for counting."""
+    """A reason without the names of layers and what torch said, for counting."""
+    reason = reason.partition(" (RuntimeError")[0]
     reason = re.sub(r" in [\w.]+$|\(([\w ]+) in [\w.]+\)", lambda m: f"({m[1]})" if m[1] else "", reason)
     return re.sub(r"\b[\w]+\.[\w.]+\b", "…", reason)
 
@@ -154,7 +246,7 @@ def run_all(arguments: argparse.Namespace) -> None:
     arguments.results.mkdir(parents=True, exist_ok=True)
     for spec in model_specs():
         path = arguments.results / (spec.replace(":", "_") + ".json")
-        if not re.search(arguments.only, spec) or is_transformer(spec):
+        if not re.search(arguments.only, spec) or is_transformer(spec) != arguments.transformers:
             continue
         if path.exists() and (not arguments.onnx or "onnx" in json.loads(path.read_text())):
             continue
@@ -181,6 +273,11 @@ def describe(row: dict) -> str:
     if "error" in row:
         return f"{row['model']:40s} ERROR {row['error']}"
     ratio = row["macs"][1] / row["macs"][0]
+    if "heads" in row:
+        return (
+            f"{row['model']:40s} heads {row['heads'][1]} of {row['heads'][0]}  others {row['others']}  "
+            f"MACs x{ratio:.2f}  masked copy {row['worst']:.0e}  saved {row['saved']}  {row['seconds'][0]:.0f} s"
+        )
     return (
         f"{row['model']:40s} groups {row['groups']:3d}  cut {row['cut']:3d} of {row['interior']:3d}  "
         f"MACs x{ratio:.2f}  masked copy {row['worst']:.0e}  saved {row['saved']}  onnx {row.get('onnx', '-')}  "
@@ -195,7 +292,7 @@ def is_fine(row: dict) -> bool:
 
 def summary(rows: list[dict], family: str) -> str:
     """The figures of a family, each requirement counted by itself."""
-    of = [r for r in rows if r["model"].startswith(family)]
+    of = [r for r in rows if r["model"].startswith(family) and not is_transformer(r["model"])]
     ran = [r for r in of if "error" not in r]
     pruned = [r for r in ran if r["cut"] > 0]
     checked = [r for r in pruned if r["cut"] == r["interior"]]
@@ -210,7 +307,7 @@ def summary(rows: list[dict], family: str) -> str:
     )
 
 
-def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
+def table(rows: list[dict], missing: list[str]) -> str:
     lines = [
         "# Supported models",
         "",
@@ -228,6 +325,8 @@ def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
+        if is_transformer(row["model"]):
+            continue
         if "error" in row:
             lines.append(f"| {row['model']} | | | | | | error: {row['error']} | | | | |")
             continue
@@ -240,7 +339,7 @@ def table(rows: list[dict], missing: list[str], not_yet: list[str]) -> str:
         cells += [f"{row['worst']:.0e}", row["saved"], row.get("onnx", "–")]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += ["", f"Not examined yet: {', '.join(missing)}."] if missing else []
-    lines += ["", "Not yet (transformers): " + ", ".join(not_yet) + ".", ""]
+    lines += ["", *transformer_table([row for row in rows if is_transformer(row["model"])]), ""]
     return "\n".join(lines)
 
 
@@ -252,10 +351,17 @@ def main() -> None:
     parser.add_argument("--onnx", action="store_true")
     parser.add_argument("--time-limit", type=int, default=900)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--transformers", action="store_true", help="Transformers instead of CNNs")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(examine(arguments.one, arguments.size, arguments.onnx)))
+        of_one = is_transformer(arguments.one)
+        row = (
+            examine_transformer(arguments.one, arguments.onnx)
+            if of_one
+            else examine(arguments.one, arguments.size, arguments.onnx)
+        )
+        print(json.dumps(row))
         return
     if arguments.results is None:
         parser.error("--results is needed")
@@ -265,9 +371,8 @@ def main() -> None:
     paths = [arguments.results / (spec.replace(":", "_") + ".json") for spec in specs]
     rows = [json.loads(p.read_text()) for p in paths if p.exists()]
     if arguments.table is not None:
-        transformers = [s for s in specs if is_transformer(s)]
-        missing = [s for s, p in zip(specs, paths, strict=True) if not p.exists() and s not in transformers]
-        arguments.table.write_text(table(rows, missing, transformers))
+        missing = [s for s, p in zip(specs, paths, strict=True) if not p.exists() and not is_transformer(s)]
+        arguments.table.write_text(table(rows, missing))
     for family in ("torchvision", "timm"):
         print(summary(rows, family))
 

@@ -68,6 +68,7 @@ def groups_document(model: str, shape: Sequence[int], groups: Sequence[Group], s
             {
                 "name": g.name,
                 "width": g.width,
+                "unit": g.unit,
                 "producers": list(g.producers),
                 "consumers": list(g.consumers),
                 "macs": g.macs,
@@ -90,7 +91,8 @@ def groups_table(model: str, groups: Sequence[Group], scope: str) -> Table:
     for g in groups:
         balanced = f" ({g.blocks} equal blocks)" if g.blocks > 1 else ""
         verdict = f"[green]yes[/green]{balanced}" if is_prunable(g, scope) else f"no: {g.why_not}"
-        table.add_row(g.name, str(g.width), _few(g.producers), _few(g.consumers), count(g.macs), verdict)
+        width = f"{g.width} heads" if g.unit == "head" else str(g.width)
+        table.add_row(g.name, width, _few(g.producers), _few(g.consumers), count(g.macs), verdict)
     return table
 
 

@@ -133,7 +133,8 @@ def by_fpgm(view: GroupView) -> Tensor:
 def by_batchnorm(view: GroupView) -> Tensor:
     """The scales of the BatchNorms behind the channels."""
     names = dict.fromkeys(piece.module for piece in view.group.slices if piece.side == "out")
-    norms = [name for name in names if is_batchnorm(view.model.get_submodule(name))]
+    modules = dict(view.model.named_modules())
+    norms = [name for name in names if is_batchnorm(modules.get(name))]
     return importance(
         "bn-scale",
         [
