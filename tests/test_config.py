@@ -127,7 +127,7 @@ def test_what_meant_no_limit_before_is_still_read():
     "changes", [{"recover": {"schedule": "per-layer"}}, {"limits": {"max_drop": 1.0, "max_macs": "50%"}}]
 )
 def test_what_needs_one_group_at_a_time_is_refused_together(changes):
-    with pytest.raises(ConfigError, match='[Ss]et order to "one-by-one"'):
+    with pytest.raises(ConfigError, match=r'[Ss]et order to "one-by-one"'):
         replace_settings(preset(), {"order": "together", **changes})
 
 
