@@ -145,6 +145,8 @@ def test_damaged_safetensors(tmp_path, data):
 STATE = {
     "plan": plan_to_document(Plan()), "entries": [], "waiting": True, "final": None,
     "before": {"macs": 10, "holdout_accuracy": 0.5}, "widths": {"0": 2}, "limit_notes": ["a"], "seconds": {"cut": 1.0},
+    "damage": {"0": 0.5}, "tried": [{"share": 0.5, "drop": 1.0}],
+    "rebuild": {"layers": [], "divergence": 0.1, "divergence_cut": 0.2, "notes": ["b"]},
     "files": {"log.jsonl": {**seal_of(b"")}},
     "progress": {
         "update": 1, "losses": [0.5], "param_groups": [{"params": list(range(6))}], "optimizer": {"0/step": 1},

@@ -109,6 +109,7 @@ def test_the_scope_all_needs_no_more_than_a_setting():
     config = replace_settings(
         preset(), {**CPU, "surgery": {"scope": "all"}, "recover": {"schedule": "none"}, "limits": {"max_macs": "30%"}}
     )
+    config = replace_settings(config, {"select": {"width_rule": "uniform"}})
     cut = {plan.group: len(plan.kept) for plan in cosep.prune(net, batches, config=config).plan.groups}
     assert cut["0.stem"] < 8
     assert set(cut) == {"0.stem", "0.inner"}
