@@ -50,7 +50,7 @@ def record(groups=3, channels=8, classes=4, name="run", class_names=None, group_
         "holdout_accuracy": {"before": 0.93, "after": 0.9},
         "groups": entries,
         "not_pruned": [{"group": "fc", "width": 10, "why": "the classifier"}],
-        "recovery": {"updates": 40, "outcome": "done", "losses": [1.0, 0.5, 0.25], "accuracy": 0.9},
+        "recovery": {"updates": 400, "outcome": "done", "losses": [1.0, 0.5, 0.25], "accuracy": 0.9},
         "limits": [],
         "seconds": {"observe": 1.0, "recover": 3.0},
     }

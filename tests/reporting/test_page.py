@@ -322,13 +322,13 @@ def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path):
 def test_what_must_not_be_overlooked_is_a_warning():
     assert run_document(record())["warnings"] == []
     missed = "MACs cannot be brought to 100: 500 is the least there is"
-    worse = {"updates": 8, "outcome": "done", "losses": [1.0], "accuracy": 0.795}
+    worse = {"updates": 800, "outcome": "done", "losses": [1.0], "accuracy": 0.795}
     made = record(groups=1, limits=[missed, "parameters 5 within 6"], recovery=worse)
     after = replace(made.report.after, accuracy=0.28)
     found = run_document(replace(made, report=replace(made.report, after=after)))
     assert found["warnings"] == [
         f"{missed}.",
-        "The recovery made the network worse: held-out accuracy fell from 90.00 % to 79.50 % in 8 updates.",
+        "The recovery made the network worse: held-out accuracy fell from 90.00 % to 79.50 % in 800 updates.",
         "Test accuracy fell by 64.0 points, to 28.00 %.",
     ]
     assert found["limits"] == ["parameters 5 within 6"]
