@@ -70,6 +70,8 @@ def test_a_model_in_training_mode_is_looked_at_as_it_will_be_used():
     resting = gather_grams(model, ["b"], batches, RebuildConfig())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     training = gather_grams(model.train(), ["b"], batches, RebuildConfig())
+    group = next(g for g in find_groups(model, batches[0][:1]) if g.name == "a")
+    measure_damage(model, [group], {"a": range(4)}, training, batches[2:])
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(resting.moments["b"].xx, training.moments["b"].xx)
     assert all(module.training for module in model.modules())
