@@ -112,9 +112,9 @@ def test_the_seed_is_held_once_and_the_old_second_one_warns():
 
 def test_no_limit_is_none_and_settings_leave_it_out():
     assert preset().limits == LimitConfig(max_drop=None, max_macs=None, max_params=None, max_latency_ms=None)
-    assert settings(preset())["limits"] == {"best_effort": False}
+    assert settings(preset())["limits"] == {"runtime": "torch", "best_effort": False}
     limited = replace_settings(preset(), {"limits": {"max_macs": "50%"}})
-    assert settings(limited)["limits"] == {"max_macs": "50%", "best_effort": False}
+    assert settings(limited)["limits"] == {"max_macs": "50%", "runtime": "torch", "best_effort": False}
     assert replace_settings(limited, {"limits": {"max_macs": None}}) == preset()
 
 

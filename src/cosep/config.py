@@ -22,6 +22,7 @@ Schedule = Literal["per-layer", "final", "none"]
 Decay = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "adamw"]
 Preset = Literal["default", "paper"]
+Runtime = Literal["torch", "onnxruntime"]
 
 LARGEST_SEED = 2**62  # some generators take signed numbers, and some of ours add a little
 
@@ -211,9 +212,13 @@ class LimitConfig:
     max_macs: str | None = setting(None, 'Most MACs: "50%" of the uncut network\'s, or a number such as "20e6"')
     max_params: str | None = setting(None, 'Most parameters: "50%" of the uncut network\'s, or a number such as "1e6"')
     max_latency_ms: float | None = setting(None, "Most milliseconds for one input on this device")
+    runtime: Runtime = setting(
+        "torch", "Where the milliseconds of max_latency_ms are measured: what will run the network"
+    )
     best_effort: bool = setting(False, "Where a limit is out of reach, go as far as possible instead of refusing it")
 
     def __post_init__(self) -> None:
+        check_choice("limits.runtime", self.runtime, Runtime)
         for name in ("max_drop", "max_latency_ms"):
             if getattr(self, name) is not None:
                 check_at_least(f"limits.{name}", getattr(self, name), 0)

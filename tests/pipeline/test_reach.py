@@ -1,5 +1,8 @@
 """Limits that cannot be met, that can be misread, and that leave room."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 from safetensors.torch import save_model
@@ -10,6 +13,7 @@ from cosep.cli.app import app
 from cosep.config import LimitConfig, amount, preset, replace_settings
 from cosep.errors import ConfigError
 from cosep.measurement import macs
+from cosep.runs.probing import NetworkProbe
 from cosep.storage.artifacts import read_documents
 
 EXAMPLE = torch.zeros(1, 1, 8, 8)
@@ -100,3 +104,21 @@ def test_a_limit_is_a_target_too(base, digits, rule):
         shares.append(plan.cost.macs_after / plan.cost.macs_before)
     for share, limit in zip(shares, (0.55, 0.7, 0.85), strict=True):
         assert limit - 0.08 < share <= limit
+
+
+def test_a_limit_on_the_time_is_measured_in_the_runtime_that_will_be_used(monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    timed = []
+
+    def fake(paths, example, **_):
+        timed.append(sum(math.prod(each.dims) for each in onnx.load(paths["model"]).graph.initializer))
+        return {"model": SimpleNamespace(median_ms=7.0)}
+
+    monkeypatch.setattr("cosep.runs.probing.onnx_latency", fake)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    probe = NetworkProbe(model, torch.zeros(1, 8), cosep.find_groups(model, torch.zeros(1, 8)), runtime="onnxruntime")
+    assert probe.milliseconds({"0": 5}) == 7.0
+    assert timed == [8 * 5 + 5 + 5 * 4 + 4]
+    with pytest.raises(ConfigError, match=r"limits\.runtime is 'tensorrt'"):
+        LimitConfig(runtime="tensorrt")

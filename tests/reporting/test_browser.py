@@ -6,6 +6,7 @@ import pytest
 
 from cosep.reporting.folders import read_runs, write_page
 from cosep.reporting.page import run_page
+from cosep.reporting.sweep import sweep_page
 from tests.reporting.made import rebuilt_run, record
 from tests.reporting.test_page import HOSTILE
 
@@ -219,3 +220,28 @@ def test_on_paper_everything_is_drawn_in_light_colours(page, real_run):
     light = tab.run("getComputedStyle(document.documentElement).getPropertyValue('--surface')")
     assert (dark.strip(), light.strip()) == ("#191f28", "#ffffff")
     assert tab.complaints() == []
+
+
+def test_the_page_of_a_sweep_draws_its_curves_and_leads_to_the_layers(page, tmp_path):
+    size = {"parameters": 0.5, "milliseconds": 1.5, "speedup": 1.25, "holdout_accuracy": None, "note": HOSTILE[0]}
+    sizes = [
+        {
+            **size,
+            "target": share,
+            "macs": share,
+            "accuracy": 0.9 * share,
+            "widths": {HOSTILE[0]: int(8 * share), "b": 4},
+        }
+        for share in (0.75, 0.5)
+    ]
+    whole = {"macs": 9, "parameters": 9, "accuracy": 0.9, "holdout_accuracy": None, "widths": {HOSTILE[0]: 8, "b": 8}}
+    path = tmp_path / "sweep.html"
+    path.write_text(sweep_page({**whole, "sizes": sizes, "damage": {}}, {"model": HOSTILE[0], "data": "digits"}))
+    tab = page(path)
+    assert tab.complaints() == []
+    charts = {chart["title"]: chart for chart in tab.run(DRAWN)}
+    assert set(charts) == {"Accuracy against multiply-accumulates", "Accuracy against measured time"}
+    assert all(chart["marks"] > 5 for chart in charts.values())
+    leads_to = tab.run("[...document.querySelectorAll('figure a')].map(a => a.getAttribute('href'))")
+    assert leads_to == ["#size-0", "#size-1"] * 2
+    assert tab.run("document.querySelector('#size-1').textContent").startswith("50.0 % of the MACs")

@@ -101,6 +101,7 @@ def widths_of(job: Job, state: State, found: Sequence[Candidates], target: Targe
             job.example,
             job.groups,
             round_to=job.config.surgery.round_to,
+            runtime=job.config.limits.runtime,
             damage=partial(damage_of, job, state, found),
         )
     with job.stage("select"):

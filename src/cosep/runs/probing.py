@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from torch import Tensor, nn
 
+from cosep.config import Runtime
 from cosep.errors import ConfigError
-from cosep.measurement import latency, macs, parameters
+from cosep.measurement import latency, macs, onnx_latency, parameters
 from cosep.measurement.cost import layer_macs, layer_parameters
 from cosep.records import Group, Layout
 from cosep.selection.costs import CostModel, cost_model
 from cosep.selection.finishing import finished_width
+from cosep.storage.export import export_onnx
 from cosep.surgery import apply_layout, layout_of
 
 LATENCY_REPEATS = 30
@@ -30,8 +34,10 @@ class NetworkProbe:
         groups: Iterable[Group],
         *,
         round_to: int = 1,
+        runtime: Runtime = "torch",
         damage: Damage | None = None,
     ) -> None:
+        self.runtime = runtime
         self.model, self.example, self.groups, self.round_to = model, example, tuple(groups), round_to
         self._damage = damage
 
@@ -44,7 +50,12 @@ class NetworkProbe:
         return self._parameters(self._finished(widths))
 
     def milliseconds(self, widths: Mapping[str, float]) -> float:
-        """The measured time of one input."""
+        """The measured time of one input, in the runtime that will be used."""
+        if self.runtime == "onnxruntime":
+            with TemporaryDirectory() as folder:
+                path = Path(folder) / "model.onnx"
+                export_onnx(self.network(widths), path, self.example)
+                return onnx_latency({"model": path}, self.example, repeats=LATENCY_REPEATS)["model"].median_ms
         return latency({"model": self.network(widths)}, self.example, repeats=LATENCY_REPEATS)["model"].median_ms
 
     def damage(self, widths: Mapping[str, int]) -> Mapping[str, float]:

@@ -66,7 +66,9 @@ def check_met(job: Job, decided: Widths) -> Widths:
 def _least(job: Job, target: Target, groups: Iterable[Group]) -> list[tuple[str, float, float]]:
     """Each limit: its name, its number, and the cost of the narrowest widths of these groups."""
     groups = tuple(groups)
-    probe = NetworkProbe(job.original, job.example, groups, round_to=job.config.surgery.round_to)
+    probe = NetworkProbe(
+        job.original, job.example, groups, round_to=job.config.surgery.round_to, runtime=job.config.limits.runtime
+    )
     narrow: Mapping[str, float] = {group.name: float(floor_of(group.width)) for group in groups}
     return [(what, limit, cost(narrow)) for what, limit, cost in target.limits(probe)]
 

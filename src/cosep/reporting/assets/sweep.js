@@ -17,14 +17,13 @@ function curve(title, name, of, text) {
       const height = 340, margin = { left: 60, right: 18, top: 26, bottom: 42 };
       const [x0, x1] = padded(extent(sizes.map(of)), 0.1), [y0, y1] = padded(extent([...sizes.map(score), base]), 0.1);
       const x = scale(Math.max(x0, 0), x1, margin.left + 8, width - margin.right), y = scale(y0, y1, height - margin.bottom, margin.top);
-      const order = [...sizes].sort((a, b) => of(a) - of(b));
       const svg = s("svg", { width, height },
         axes({ width, height, margin, x, y, xTicks: ticks(Math.max(x0, 0), x1, width / 110), yTicks: ticks(y0, Math.min(y1, 1), 6), xName: name, yName: measured, xText: text, yText: (t) => percent(t, 1) }),
         s("line", { class: "knee", x1: margin.left, x2: width - margin.right, y1: y(base), y2: y(base) }),
-        s("path", { d: path(order.map(of), order.map(score), x, y), fill: "none", stroke: style("--series0"), "stroke-width": 1.8 }),
+        s("path", { d: path(sizes.map(of), sizes.map(score), x, y), fill: "none", stroke: style("--series0"), "stroke-width": 1.8 }),
         sizes.map((size) => s("a", { href: "#" + anchor(data.sizes.indexOf(size)), "aria-label": `${percent(size.macs)} of the MACs` },
           s("path", { d: diamond(x(of(size)), y(score(size)), 6), fill: style("--series0"), stroke: style("--surface"), "stroke-width": 1.2 }))));
-      nearest(svg, sizes.map((size) => [x(of(size)), y(score(size))]), (i) => `${percent(sizes[i].macs)} of the MACs\n${measured} ${percent(score(sizes[i]), 2)} (${points(sizes[i])} points)\n${num(sizes[i].milliseconds)} ms, ${num(sizes[i].speedup)}× as fast`);
+      nearest(svg, sizes.map((size) => [x(of(size)), y(score(size))]), (i) => `${percent(sizes[i].macs)} of the MACs\n${measured} ${percent(score(sizes[i]), 2)} (${points(sizes[i])} points)\n${num(sizes[i].milliseconds)} ms, ${sizes[i].speedup.toFixed(2)}× as fast`);
       return svg;
     },
     role: null,
@@ -38,7 +37,7 @@ function show() {
       h("p", { class: "lead" }, `${data.sizes.length} sizes, each cut and rebuilt from one look at the network, without training.`)),
     h("div", { class: "card" }, h("h2", {}, "Figures"), scrolled("Table: figures of every size",
       table([["asked for", false], ["MACs left", false], ["parameters left", false], [measured, false], ["points", false], ["ms for one input", false], ["as fast", false], ["remark", true]],
-        data.sizes.map((size) => [percent(size.target, 0), percent(size.macs), percent(size.parameters), percent(score(size), 2), points(size), num(size.milliseconds), num(size.speedup) + "×", size.note])))),
+        data.sizes.map((size) => [percent(size.target, 0), percent(size.macs), percent(size.parameters), percent(score(size), 2), points(size), num(size.milliseconds), size.speedup.toFixed(2) + "×", size.note])))),
     curve("Accuracy against multiply-accumulates", "MACs left, of the uncut network's", (size) => size.macs, (t) => percent(t, 0)) ?? "",
     curve("Accuracy against measured time", "milliseconds for one input", (size) => size.milliseconds, num) ?? "",
     ...data.sizes.map((size, i) => h("div", { class: "card", id: anchor(i) }, h("h2", {}, `${percent(size.macs)} of the MACs`), scrolled(`Table: layers at ${percent(size.macs)} of the MACs`,
