@@ -47,3 +47,25 @@ def test_a_tied_parameter_counts_once():
 def test_bytes_include_buffers_at_their_own_size():
     assert weight_bytes(nn.BatchNorm2d(5)) == 4 * 5 * 4 + 8
     assert weight_bytes(nn.Linear(3, 2).half()) == 2 * 8
+
+
+def test_a_token_that_is_a_parameter_is_counted_with():
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, token, x):
+            return self.layer(token + x)
+
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.inner = nn.Parameter(torch.zeros(1, 4)), Inner()
+
+        def forward(self, x):
+            return self.inner(self.token.expand(len(x), -1), x)
+
+    model = Tokens()
+    assert macs(model, torch.randn(1, 4)) == 12
+    assert all(parameter.requires_grad for parameter in model.parameters())

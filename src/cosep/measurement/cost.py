@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,10 +29,23 @@ def macs(model: nn.Module, example_input: Tensor) -> int:
     own = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
     one = example_input[:1].to(device_of(model))
     model = written_out(model)  # in which no product is hidden
-    with evaluating(model), FlopCounterMode(display=False, custom_mapping=own) as counter:
+    with evaluating(model), _frozen(model), FlopCounterMode(display=False, custom_mapping=own) as counter:
         model(one)
     # The counter counts a multiplication and an addition apart, and always in pairs.
     return int(counter.get_total_flops()) // 2
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for gradients: torch's counter stumbles over views of those that do."""
+    asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in asking:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in asking:
+            parameter.requires_grad_(True)
 
 
 def parameters(model: nn.Module) -> int:
