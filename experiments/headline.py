@@ -34,7 +34,7 @@ def main() -> None:
             widths = bench.first_widths()
             if random and not widths:
                 raise ConfigError(f"--rows: {row!r} finds no widths by itself. Put paper or default before it.")
-            bench.trial(row, seed, preset=preset, widths=widths, method="random" if random else "cosep")
+            bench.trial(row, seed, preset=preset, widths=widths, method="random" if random else None)
     print(table(bench, rows))
 
 

@@ -64,12 +64,12 @@ class Bench:
         preset: str = "default",
         changes: Changes | None = None,
         widths: Mapping[str, int] | None = None,
-        method: str = "cosep",
+        method: str | None = None,
         ablation: bool = False,
     ) -> dict[str, Any]:
         """One run; its cell holds accuracy, cost and the widths that came of it. One that is there is not run again.
 
-        method: "cosep" is what the preset has. ablation: decide as the paper does, also in the preset `default`.
+        method: a criterion in place of the settings' own. ablation: decide as the paper does, also in `default`.
         """
         name = f"{label}/{seed}"
         given = _settings(self.args.set)
@@ -85,6 +85,7 @@ class Bench:
                 config = cosep.replace_settings(config, PAPERS_SELECTION)
             config = cosep.replace_settings(config, _merged(changes or {}, self.common))
             source = data_of(self.args, seed=seed, batch_size=self.args.batch_size)
+            method = method or config.select.criterion
             result = run_method(
                 method,
                 self.model,

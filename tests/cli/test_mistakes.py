@@ -109,7 +109,7 @@ def test_figures_that_cannot_be_written_are_one_line(run, capsys, monkeypatch, t
 def test_weights_that_have_no_file_name_are_one_line(out, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = ["train", "digits_cnn", "--data", "digits", "--out", out, "--epochs", "0.01", "--quiet"]
-    assert "is a folder; give the name of a file, such as" in said(capsys, monkeypatch, *words)
+    assert "is a folder; give the file to write, such as" in said(capsys, monkeypatch, *words)
 
 
 @pytest.mark.parametrize(

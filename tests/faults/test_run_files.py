@@ -22,6 +22,8 @@ DESCRIPTION = {"about": {"model": "net"}, "seed": 0}
 FAST = {
     "observe": {"images": 40},
     "rebuild": {"images": 20},
+    "order": "one-by-one",
+    "select": {"criterion": "cosep", "width_rule": "knee"},
     "recover": {"schedule": "per-layer", "share": 1.0, "group_epochs": 1.0},
     "device": {"accelerator": "cpu"},
     "checkpoint_seconds": 0.0,

@@ -484,4 +484,6 @@ def test_a_worker_that_dies_is_told_by_torch_without_waiting_and_the_run_goes_on
     gc.collect()
     assert "exited unexpectedly" in said
     assert stages[-1] == "rebuild"
-    assert same_weights(run().model, prune(Net(), config=trained()).model)
+    again = DataLoader(Deadly(str(tmp_path / "never")), batch_size=20, num_workers=1)
+    undisturbed = cosep.prune(Net(), again, config=trained(), widths={"a": 4, "b": 6})
+    assert same_weights(run().model, undisturbed.model)
