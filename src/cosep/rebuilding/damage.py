@@ -21,7 +21,6 @@ from cosep.rebuilding.rebuild import divergence_of
 from cosep.records import Group
 from cosep.surgery.cut import apply_layout, layout_of
 
-
 # The damage of a group whose cut breaks the network: a rule that goes by damage leaves it whole.
 UNCUTTABLE = 1e6
 
