@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -130,26 +130,24 @@ def _only_user(tape: Tape, step: int) -> int | None:
     return users[0] if len(users) == 1 else None
 
 
-def _descendants(tape: Tape, step: int) -> set[int]:
-    found: set[int] = set()
-    stack = [step]
+def _reached(step: int, nearest: Callable[[int], Iterable[int]]) -> set[int]:
+    """The steps that are reached from a step over its nearest ones, itself included."""
+    found, stack = {step}, [step]
     while stack:
-        for user in tape.steps[stack.pop()].users:
-            if user not in found:
-                found.add(user)
-                stack.append(user)
+        new = set(nearest(stack.pop())) - found
+        found |= new
+        stack.extend(new)
     return found
+
+
+def _descendants(tape: Tape, step: int) -> set[int]:
+    """The steps that need a step's value, directly or not."""
+    return _reached(step, lambda index: tape.steps[index].users) - {step}
 
 
 def _ancestors(tape: Tape, step: int) -> set[int]:
-    found = {step}
-    stack = [step]
-    while stack:
-        for source in tape.steps[stack.pop()].sources:
-            if source not in found:
-                found.add(source)
-                stack.append(source)
-    return found
+    """A step and all whose values it needs, directly or not."""
+    return _reached(step, lambda index: tape.steps[index].sources)
 
 
 def in_order(tape: Tape, tasks: Mapping[int, Task]) -> list[int]:
