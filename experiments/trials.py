@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import cells as kept_cells
@@ -15,6 +15,7 @@ from common import arguments, data_of, loaded, papers_batch
 import cosep
 from cosep.comparison.trials import accuracy_there, run_method, trial_of
 from cosep.config import paper_recovery
+from cosep.data import Data
 from cosep.errors import ConfigError
 
 Changes = Mapping[str, Mapping[str, Any]]
@@ -66,10 +67,12 @@ class Bench:
         widths: Mapping[str, int] | None = None,
         method: str | None = None,
         ablation: bool = False,
+        chosen: Callable[[Data], Mapping[str, Sequence[int]]] | None = None,
     ) -> dict[str, Any]:
         """One run; its cell holds accuracy, cost and the widths that came of it. One that is there is not run again.
 
         method: a criterion in place of the settings' own. ablation: decide as the paper does, also in `default`.
+        chosen: the channels of each group that stay, in place of a criterion and a width rule.
         """
         name = f"{label}/{seed}"
         given = _settings(self.args.set)
@@ -86,22 +89,30 @@ class Bench:
             config = cosep.replace_settings(config, _merged(changes or {}, self.common))
             source = data_of(self.args, seed=seed, batch_size=self.args.batch_size)
             method = method or config.select.criterion
-            result = run_method(
-                method,
-                self.model,
-                source,
-                config=config,
-                seed=seed,
-                widths=widths or {},
-                run=self.args.out / "runs" / name.replace("/", "-").replace(" ", "-"),
-                about={"model": self.args.model, "data": self.about["data"]},
-            )
+            run = self.args.out / "runs" / name.replace("/", "-").replace(" ", "-")
+            about = {"model": self.args.model, "data": self.about["data"]}
+            if chosen is None:
+                result = run_method(
+                    method, self.model, source, config=config, seed=seed, widths=widths or {}, run=run, about=about
+                )
+            else:
+                plan = self._plan(chosen(source), source)
+                config = replace(config, limits=cosep.LimitConfig(), seed=seed)
+                result = cosep.prune(
+                    self.model, source.calibration, config=config, train=source.train, run=run, about=about, plan=plan
+                )
             entry = asdict(trial_of(method, seed, result, source.test, device=config.device))
             entry["widths"] = {plan.group: len(plan.kept) for plan in result.plan.groups}
             entry["knees"] = knees(result.plan)
             self._keep(name, entry)
             print(f"{name}: {100 * entry['accuracy']:.2f} %, MACs {100 * entry['macs']:.1f} %", flush=True)
         return self.cells[name]
+
+    def _plan(self, kept: Mapping[str, Sequence[int]], source: Data) -> cosep.Plan:
+        """A plan that keeps these channels; a criterion that needs no passes makes the plan that is then edited."""
+        widths = {name: len(channels) for name, channels in kept.items()}
+        made = cosep.plan(self.model, source.calibration, criterion="l2", width_rule="given", widths=widths)
+        return made.with_kept(kept)
 
     def over_seeds(self, label: str, key: str = "accuracy", scale: float = 100.0) -> str:
         """Mean ± standard deviation of a figure over the trials of a label."""

@@ -4,16 +4,24 @@
 
 A row is a criterion and a width rule, such as "elimination damage" (the default), "l2 uniform" or "cosep knee". A row
 that ends in "only cut" has no weights re-solved, only BatchNorm measured again: what tools without a rebuild leave.
-Training may be added with --epochs, in passes over the training data.
+"magnitude torch-pruning" (also taylor, fpgm) has the channels that Torch-Pruning keeps by one threshold for the whole
+network, "... torch-pruning-uniform" by the same share of every layer. Training may be added with --epochs, in passes
+over the training data.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import cells as kept_cells
 from common import run
 from trials import Bench, parser
 
+from cosep.data import Data
 from cosep.errors import ConfigError
+from cosep.groups import find_groups, groups_in_scope
+
+PEERS = ("torch-pruning", "torch-pruning-uniform")
 
 ROWS = (
     "elimination damage",
@@ -42,19 +50,40 @@ def main() -> None:
     for seed in bench.seeds:
         for share in shares:
             for row in rows:
-                bench.trial(f"{row} {share}", seed, changes=changes(row, share, args.epochs))
+                bench.trial(
+                    f"{row} {share}", seed, changes=changes(row, share, args.epochs), chosen=peer(bench, row, share)
+                )
     print(table(bench, rows, shares))
 
 
 def changes(row: str, share: str, epochs: float) -> dict[str, dict[str, object]]:
     """The settings of a row."""
     criterion, rule = row.removesuffix(" only cut").split()
-    return {
-        "select": {"criterion": criterion, "width_rule": rule},
-        "limits": {"max_macs": f"{share}%"},
+    made: dict[str, dict[str, object]] = {
         "recover": {"epochs": epochs},
         "rebuild": {"solve": not row.endswith("only cut")},
     }
+    if rule not in PEERS:
+        made |= {"select": {"criterion": criterion, "width_rule": rule}, "limits": {"max_macs": f"{share}%"}}
+    return made
+
+
+def peer(bench: Bench, row: str, share: str) -> Callable[[Data], dict[str, tuple[int, ...]]] | None:
+    """What chooses the channels of a row that is Torch-Pruning's."""
+    importance, rule = row.removesuffix(" only cut").split()
+    if rule not in PEERS:
+        return None
+
+    def chosen(data: Data) -> dict[str, tuple[int, ...]]:
+        from peers import kept_by_torch_pruning
+
+        example = next(iter(data.calibration))[0][:1]
+        groups = groups_in_scope(find_groups(bench.model, example))
+        return kept_by_torch_pruning(
+            importance, bench.model, groups, data.calibration, share=float(share) / 100, globally=rule == PEERS[0]
+        )
+
+    return chosen
 
 
 def table(bench: Bench, rows: list[str], shares: list[str]) -> str:
