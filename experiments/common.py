@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 import cosep
+from cosep.cli.common import numbers_of
 from cosep.data import Data, load_data
 from cosep.errors import CosepError
 from cosep.groups.numbering import output_columns
@@ -32,6 +33,8 @@ def arguments(doc: str | None, *, model: str, out: str, quick: str) -> argparse.
     made.add_argument("--weights", type=Path, required=True, help="its trained weights")
     made.add_argument("--data", required=True, help="cifar10:DIR, cifar100:DIR or imagefolder:DIR")
     made.add_argument("--holdout", type=float, default=0.0, help="the share of the training set to leave out; paper: 0")
+    made.add_argument("--mean", help="of the inputs' channels, such as 0.49,0.48,0.45; by default the data set's usual")
+    made.add_argument("--std", help="of the inputs' channels, likewise")
     made.add_argument("--out", type=Path, required=True, help=f"{out}; goes on there")
     made.add_argument("--quick", action="store_true", help=f"{quick}: does it run?")
     return made
@@ -48,7 +51,8 @@ def run(main: Callable[[], None]) -> None:
 
 def data_of(args: argparse.Namespace, **settings: Any) -> Data:
     """The data that was asked for; with --quick only the first few test images."""
-    data = load_data(args.data, holdout=args.holdout, **settings)
+    scaling = {name: numbers_of(getattr(args, name), f"--{name}") for name in ("mean", "std")}
+    data = load_data(args.data, holdout=args.holdout, **scaling, **settings)
     return replace(data, test=list(first_images(data.test, QUICK_IMAGES, seed=0))) if args.quick else data
 
 
@@ -65,6 +69,7 @@ def loaded(args: argparse.Namespace, experiment: str, **settings: Any) -> tuple[
         "test_images": counted(data.test),
         "quick": args.quick,
         "holdout": args.holdout,
+        **{name: getattr(args, name) for name in ("mean", "std") if getattr(args, name)},
         **settings,
     }
     return data, model, about
