@@ -220,7 +220,8 @@ def _started(job: Job) -> tuple[Job, State, Progress | None]:
             before["holdout_accuracy"] = held_out_accuracy(job, job.original)
         job = replace(job, before=before)
         state = planned_ahead(job)
-        keep(job, state)
+        if state.ahead:  # else nothing is there that a run could go on from, and repaired data may take the folder
+            keep(job, state)
     if job.callbacks.on_start:
         job.callbacks.on_start(job.groups, len(state.plans), dict(job.before))
     return job, state, progress

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cosep.config import Optimizer, RecoverConfig, check_at_least, check_between, check_choice, setting
 from cosep.data.batches import pair_of
 from cosep.errors import ConfigError, RecoveryError
+from cosep.models.formats import in_fast_format
 from cosep.models.modes import evaluating, logits_of
 from cosep.recovery import Progress, batch_count, recover
 from cosep.recovery.inputs import Growing, Mixed
@@ -132,7 +133,7 @@ def train(
         model = fabric.to_device(build())
         first = fabric.to_device(pair_of(next(iter(loader)), "a batch of the loader for training")[0][:1])
         if config.channels_last:
-            _prefer_channels_last(model, first)
+            model, _ = in_fast_format(model, first)
         average = moving_average(model, config.ema) if config.ema else None
         progress, spent = read_partial(partial, described, model, average) if partial else (None, 0.0)
         last = began = time.monotonic()
@@ -195,17 +196,6 @@ def training_seconds(weights: Path) -> float | None:
     except (SafetensorError, OSError, ValueError):
         return None  # a state dict of torch's, or metadata of somebody else's: loading the weights has its own checks
     return seconds if 0 < seconds < math.inf else None
-
-
-def _prefer_channels_last(model: nn.Module, inputs: Tensor) -> None:
-    """Lay a model's weights out for channels_last, unless its `forward` fails then (a `view` of what is scattered)."""
-    if inputs.ndim != 4:
-        return
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    try:
-        _outputs(model, inputs.to(memory_format=torch.channels_last))
-    except RuntimeError:
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> int:
