@@ -45,6 +45,7 @@ from cosep.profiles import profiles as separability_profiles
 from cosep.profiles import separability_space
 from cosep.rebuilding import rebuild, reestimate_batchnorm
 from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Outcome, Plan, Selection, Space
+from cosep.recovery import RecoveryHooks
 from cosep.reporting.records import Report
 from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
@@ -86,6 +87,7 @@ __all__ = [
     "RebuildConfig",
     "RecoverConfig",
     "RecoveryError",
+    "RecoveryHooks",
     "Report",
     "RunError",
     "SelectConfig",

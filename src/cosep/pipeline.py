@@ -16,7 +16,7 @@ from cosep.config import Order, PruneConfig, preset
 from cosep.criteria import Criterion
 from cosep.measurement import macs, measure, parameters
 from cosep.records import Group, GroupPlan, Plan, Scope, Selection
-from cosep.recovery import Progress
+from cosep.recovery import Progress, RecoveryHooks
 from cosep.runs.opening import asked, only_deciding, opened_request
 from cosep.runs.planning import decided_plan, planned, planned_ahead
 from cosep.runs.recovering import held_out_accuracy, keep, recovered
@@ -53,7 +53,7 @@ def prune(
     run: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     callbacks: Callbacks | None = None,
-    recovery: Recover | None = None,
+    recovery: Recover | RecoveryHooks | None = None,
     criterion: str | Criterion | Callable[..., Any] | None = None,
     width_rule: str | WidthRule | Callable[..., Any] | None = None,
     widths: Mapping[str, int] | None = None,
@@ -67,7 +67,8 @@ def prune(
     max_macs ... seed: the settings that people use first; they win over `config`, which has all of them.
     evaluate: test batches; only reported. holdout: batches that decide where a limit needs an accuracy.
     run: a folder to work in; the same call goes on there where it was stopped. about: facts to keep in its config.toml,
-    such as the names of the model and the data. recovery: your own, called with the network and a number of updates.
+    such as the names of the model and the data. recovery: parts of the training that are your own, as
+    `RecoveryHooks`; or all of it, a function that is called with the network and a number of updates.
     criterion, width_rule: names or functions of your own, in place of `select.criterion` and `select.width_rule`.
     widths: how many channels of a group to keep, where that is not for the rule to say. plan: a plan to carry out.
     choose: deprecated; give a criterion.
@@ -211,7 +212,7 @@ def _started(job: Job) -> tuple[Job, State, Progress | None]:
     checkpoint = job.fabric.broadcast(job.run.restore() if job.run else None)
     progress = None
     if checkpoint:
-        state, progress = from_checkpoint(checkpoint, job.original)
+        state, progress = from_checkpoint(checkpoint, job.original, job.hooks)
         job.clock.seconds.update(checkpoint.document["seconds"])
         job = replace(job, before=checkpoint.document["before"])
     else:

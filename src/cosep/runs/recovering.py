@@ -116,6 +116,7 @@ def _trained(job: Job, state: State, updates: int, progress: Progress | None) ->
         progress=progress,
         checkpoint=_storing(job, state),
         on_update=_telling(job, progress.losses if progress else ()),
+        hooks=job.hooks,
     )
     return RecoveryRecord(done.updates, done.outcome, _thinned(done.losses))
 
