@@ -56,10 +56,7 @@ def compare_command(
     *,
     changes: dict[str, Any],
 ) -> None:
-    """Compare criteria: same widths, same cuts, same recovery, same seeds.
-
-    The criterion of the settings comes first: the default one, or that of --criterion or --preset paper. The others are
-    held against it.
+    """Compare the criterion of the settings with others: same widths, same cuts, same recovery, same seeds.
 
     Without training (--schedule none) a comparison takes a small part of the time.
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, printable, trained_model
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.errors import ConfigError
+from cosep.reporting.words import printable
 
 if TYPE_CHECKING:
     from cosep.runs.sweeping import Sweep

@@ -19,6 +19,7 @@ from cosep.groups import find_groups
 from cosep.models.formats import in_fast_format
 from cosep.records import Group, Plan, Selection
 from cosep.recovery import RecoveryHooks
+from cosep.runs.events import mirrored
 from cosep.runs.fabric import launched
 from cosep.runs.folder import Run, opened, weights_digest
 from cosep.runs.identity import code_digest, file_digest, name_of
@@ -56,6 +57,8 @@ class Request:
     run: str | Path | None = None
     about: Mapping[str, Any] | None = None
     callbacks: Callbacks | None = None
+    progress: bool | None = None  # None: shown where somebody is looking
+    tensorboard: bool = False
     recovery: Recover | RecoveryHooks | None = None
     criterion: str | Criterion | Callable[..., Any] | None = None
     width_rule: str | WidthRule | Callable[..., Any] | None = None
@@ -128,6 +131,7 @@ class Opening:
     chain: Chain
     fabric: Fabric
     folder: Run | None
+    callbacks: Callbacks
 
     def job(self) -> Job:
         """What stays the same all through the run; model and data are tried with one batch of each."""
@@ -161,7 +165,7 @@ class Opening:
             batches_a_pass=means.batches_a_pass,
             updates_a_group=means.updates_a_group,
             updates_in_all=means.updates_in_all,
-            callbacks=request.callbacks or Callbacks(),
+            callbacks=self.callbacks,
             recovery=request.own_training,
             hooks=request.hooks,
             criterion=self.chain.criterion,
@@ -177,6 +181,8 @@ class Opening:
 def opened_request(request: Request) -> Iterator[Opening]:
     """Check what is asked for and open its folder, whose lock is held meanwhile."""
     asked = request.config or preset()
+    if request.tensorboard and request.run is None:
+        raise ConfigError("tensorboard writes events into the run folder, and `run` is None. Give a folder.")
     model = accepted_model(request.model, asked, trains=request.own_training is None)
     check_loaders(request.loaders, asked)
     chain = chain_of(request, asked)
@@ -194,7 +200,14 @@ def opened_request(request: Request) -> Iterator[Opening]:
                 device=fabric.device.type,
             )
             folder = stack.enter_context(opened(Path(request.run), described))
-        yield Opening(request, model, chain, fabric, folder)
+            if request.tensorboard:
+                stack.enter_context(mirrored(folder))
+        callbacks = request.callbacks or Callbacks()
+        if request.progress is not False and fabric.is_global_zero:
+            from cosep.reporting.progress import watched
+
+            callbacks = stack.enter_context(watched(callbacks, request.progress))
+        yield Opening(request, model, chain, fabric, folder, callbacks)
 
 
 def only_deciding(config: PruneConfig) -> PruneConfig:

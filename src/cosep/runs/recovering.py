@@ -52,6 +52,17 @@ def updates_of(job: Job, state: State) -> tuple[int, str]:
     return updates, f"{each} for each of {cuts} cut groups"
 
 
+def planned_updates(job: Job, state: State) -> int:
+    """How many updates are still to come, about: that a group is cut is not known before its turn."""
+    if job.updates_in_all is not None:
+        return job.updates_in_all
+    left = len(job.groups) - len(state.plans)
+    cuts = sum(len(plan.kept) < plan.width for plan in state.plans)
+    if job.config.recover.schedule == "per-layer":
+        return (left + state.waiting) * job.updates_a_group
+    return max(job.updates_a_group * (cuts + left), LEAST_UPDATES if job.updates_a_group else 0)
+
+
 def _share_of_group(job: Job, state: State, in_all: int) -> int:
     """The updates of the group that was cut last: what is left, shared with the groups that may still be cut.
 

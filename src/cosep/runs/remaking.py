@@ -36,19 +36,20 @@ def rebuilt(job: Job, state: State, groups: tuple[Group, ...]) -> State:
         state = replace(state, model=made.model, rebuild=_recorded(made, state.rebuild))
     elif config.reestimate_batchnorm:
         with job.stage("batchnorm", name):
-            reestimate_batchnorm(state.model, calibration_pass(job, _images(job, config)))
+            reestimate_batchnorm(state.model, calibration_pass(job, images_of_rebuild(job, config)))
     same_weights_everywhere(state.model, job.fabric)
     return state
 
 
-def _images(job: Job, config: RebuildConfig) -> int:
+def images_of_rebuild(job: Job, config: RebuildConfig) -> int:
+    """How many images the rebuild sees; 0: all."""
     return config.images_of(math.prod(job.example.shape[2:]))
 
 
 def _rebuilt(
     job: Job, model: nn.Module, layout: Layout, config: RebuildConfig, only: AbstractSet[str] | None = None
 ) -> Rebuilt:
-    inputs = [x for x, _ in calibration_pass(job, _images(job, config))]
+    inputs = [x for x, _ in calibration_pass(job, images_of_rebuild(job, config))]
     own = list(batches_of_rank(inputs, job.fabric))
     firsts = list(accumulate((len(x) for x in inputs), initial=0))  # and the number of all images at its end
     team = replace(team_of(job.fabric), numbers=tuple(batches_of_rank(firsts[:-1], job.fabric)), images=firsts[-1])
@@ -70,7 +71,8 @@ def _recorded(made: Rebuilt, before: RebuildRecord | None) -> RebuildRecord:
 
 def tried(job: Job, state: State, share: float) -> State:
     """Cut and rebuild the network at one size, measure what it loses, and forget the network."""
-    few = replace(job.config.rebuild, images=min(_images(job, job.config.rebuild) or SEARCH_IMAGES, SEARCH_IMAGES))
+    images = images_of_rebuild(job, job.config.rebuild) or SEARCH_IMAGES
+    few = replace(job.config.rebuild, images=min(images, SEARCH_IMAGES))
     model, _, _ = resized(job, state, share, few, "search")
     with job.stage("search"):
         drop = points_lost(job, model, _unseen(job))
@@ -95,7 +97,7 @@ def resized(
         if layout and config.solve:
             model = _rebuilt(job, model, layout, config).model
         elif layout and config.reestimate_batchnorm:
-            reestimate_batchnorm(model, calibration_pass(job, _images(job, config)))
+            reestimate_batchnorm(model, calibration_pass(job, images_of_rebuild(job, config)))
     same_weights_everywhere(model, job.fabric)
     return model, decided, layout
 

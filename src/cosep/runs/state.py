@@ -37,6 +37,8 @@ from cosep.surgery import apply_layout, plan_from_document, plan_to_document
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from cosep.runs.estimating import Estimate
+
 Batches = Iterable[Any]  # of (inputs, labels), or of inputs where nothing asks for labels
 Recover = Callable[
     [nn.Module, int], None
@@ -50,6 +52,7 @@ class Callbacks:
 
     # the groups to prune, how many an interrupted run has behind it, and the unpruned network's figures
     on_start: Callable[[tuple[Group, ...], int, dict[str, Any]], None] | None = None
+    on_estimate: Callable[[Estimate], None] | None = None  # what the run will take, before it begins
     on_stage: Callable[[str, str], None] | None = None  # a group ("" for the whole network) and what begins for it
     on_group: Callable[[Outcome], None] | None = None  # what became of a group
     on_update: Callable[[int, int, float], None] | None = None  # updates done, of how many, the loss

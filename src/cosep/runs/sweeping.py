@@ -74,6 +74,7 @@ def sweep(
     out: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     callbacks: Callbacks | None = None,
+    progress: bool | None = None,
     example_input: Tensor | None = None,
     on_size: Callable[[Size], None] | None = None,
 ) -> Sweep:
@@ -95,6 +96,7 @@ def sweep(
         holdout=holdout,
         config=only_deciding(asked),
         callbacks=callbacks,
+        progress=progress,
         example_input=example_input,
     )
     with opened_request(request) as opening:
