@@ -54,6 +54,7 @@ from cosep.selection import select
 from cosep.selection.rules import Probe, Target, Width, WidthRule, Widths
 from cosep.storage.artifacts import load, save
 from cosep.storage.export import export_onnx
+from cosep.storage.quantization import Quantized, quantize_onnx
 from cosep.surgery import cut, cut_checked, cut_group
 from cosep.zoo import load_model
 
@@ -84,6 +85,7 @@ __all__ = [
     "ProfileConfig",
     "PruneConfig",
     "PruneResult",
+    "Quantized",
     "RebuildConfig",
     "RecoverConfig",
     "RecoveryError",
@@ -119,6 +121,7 @@ __all__ = [
     "plan",
     "preset",
     "prune",
+    "quantize_onnx",
     "ranked",
     "rebuild",
     "reestimate_batchnorm",
