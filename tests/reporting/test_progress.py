@@ -192,9 +192,9 @@ def test_the_time_left_is_what_was_expected_corrected_by_what_was_seen():
 def test_one_by_one_the_groups_that_are_done_say_how_long_the_others_take():
     clock = Hand()
     course = Course(clock)
-    course.expect({"rebuild": 400.0}, groups=4)
+    course.expect({"rebuild": 400.0}, rounds=4)
     clock.now = 3.0
-    course.group()
+    course.round()
     assert course.left == 9
 
 

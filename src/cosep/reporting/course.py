@@ -19,13 +19,13 @@ class Course:
         self._now = ""
         self._expected: dict[str, float] = {}
         self._spent: dict[str, float] = {}
-        self._groups, self._done, self._planned_at = 0, 0, self._began
+        self._rounds, self._done, self._planned_at = 0, 0, self._began
         self._updates: tuple[int, int, int, float] | None = None  # first seen, done, of how many, when first seen
 
-    def expect(self, seconds: Mapping[str, float], groups: int = 0) -> None:
-        """What is still to come, in seconds of each stage; `groups`: how many go one by one."""
+    def expect(self, seconds: Mapping[str, float], rounds: int = 0) -> None:
+        """What is still to come, in seconds of each stage; `rounds`: how many groups or sizes come one by one."""
         self._expected, self._spent = dict(seconds), {}
-        self._groups, self._done, self._planned_at = groups, 0, self._clock()
+        self._rounds, self._done, self._planned_at = rounds, 0, self._clock()
         self._entered = self._clock()
         self._updates = None
 
@@ -37,8 +37,8 @@ class Course:
             self._updates = None
         self._now, self._entered = stage, now
 
-    def group(self) -> None:
-        """A group is done."""
+    def round(self) -> None:
+        """One of those that come one by one is done."""
         self._done += 1
 
     def update(self, done: int, of: int) -> None:
@@ -71,9 +71,12 @@ class Course:
         """Seconds still to come; None where nobody knows."""
         if not self._expected:
             return None
-        if self._groups and self._done:
-            return (self._clock() - self._planned_at) / self._done * max(0, self._groups - self._done)
-        return sum(self._left_of(stage) for stage in self._expected)
+        if self._rounds > self._done > 0:
+            each = (self._clock() - self._planned_at) / self._done
+            later = "recover" in self._expected and "recover" not in (*self._spent, self._now)
+            return each * (self._rounds - self._done) + (self._left_of("recover") if later else 0.0)
+        left = ("recover", "measure") if self._rounds and self._done else tuple(self._expected)
+        return sum(self._left_of(stage) for stage in left if stage in self._expected)
 
     @property
     def share(self) -> float:
@@ -94,7 +97,7 @@ class Course:
     def _is_over(self, stage: str) -> bool:
         """Whether a later stage has begun; figures are measured here and there, but most of them at the end."""
         later = ORDER[ORDER.index(stage) + 1 : -1] if stage in ORDER[:-1] else ()
-        return not self._groups and any(name == self._now or name in self._spent for name in later)
+        return not self._rounds and any(name == self._now or name in self._spent for name in later)
 
     def _pace(self) -> float:
         """How much slower than expected the stages were that are over."""

@@ -22,6 +22,7 @@ from cosep.runs.state import Callbacks
 
 if TYPE_CHECKING:
     from cosep.runs.estimating import Estimate
+    from cosep.runs.sweeping import Size
 
 WORDS = {
     "observe": "observing",
@@ -184,6 +185,7 @@ class Screen:
             on_estimate=self.estimate,
             on_stage=self.stage,
             on_group=self.group,
+            on_size=self.size,
             on_update=self.update,
         )
 
@@ -193,7 +195,7 @@ class Screen:
             self.progress.console.print(f"going on after {done} of {len(groups)} groups")
 
     def estimate(self, found: Estimate) -> None:
-        self.course.expect(found.seconds, found.groups)
+        self.course.expect(found.seconds, found.rounds)
         if self.shows_groups:
             self.progress.console.print(estimate_line(found), highlight=False)
 
@@ -211,10 +213,15 @@ class Screen:
         self.progress.update(self.updates, description=f"updates, loss {loss:.3f}")
 
     def group(self, outcome: Outcome) -> None:
-        self.course.group()
+        self.course.round()
         if self.shows_groups:
             line = group_line(outcome, self.macs)
             self.progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def size(self, size: Size) -> None:
+        self.course.round()
+        if self.shows_groups:
+            self.progress.console.print(size_line(size), highlight=False, soft_wrap=True)
 
 
 class Lines:
@@ -232,6 +239,7 @@ class Lines:
             on_estimate=self.estimate,
             on_stage=self.stage,
             on_group=self.group,
+            on_size=self.size,
             on_update=self.update,
         )
 
@@ -244,7 +252,7 @@ class Lines:
         self.say(f"{len(groups)} groups of channels may be cut{going_on}")
 
     def estimate(self, found: Estimate) -> None:
-        self.course.expect(found.seconds, found.groups)
+        self.course.expect(found.seconds, found.rounds)
         self.say(estimate_line(found))
 
     def stage(self, group: str, name: str) -> None:
@@ -261,8 +269,18 @@ class Lines:
             self.say(f"update {done:,} of {total:,}, loss {loss:.3f}{left}")
 
     def group(self, outcome: Outcome) -> None:
-        self.course.group()
+        self.course.round()
         self.say(group_line(outcome, self.macs))
+
+    def size(self, size: Size) -> None:
+        self.course.round()
+        self.say(size_line(size))
+
+
+def size_line(size: Size) -> str:
+    """One size of a sweep in a line."""
+    accuracy = "" if size.score is None else f", accuracy {100 * size.score:.2f} %"
+    return f"{100 * size.macs:.1f} % of the MACs, {size.milliseconds:.3g} ms{accuracy}"
 
 
 def estimate_line(found: Estimate) -> str:

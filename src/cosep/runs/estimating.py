@@ -27,7 +27,7 @@ from cosep.runs.state import Batches, Job, State
 TIMED_IMAGES = 16
 GIB = 1 << 30
 # Passes over an image that a stage costs, beside its products of matrices: both networks run, one layer at a time.
-REBUILD_PASSES, LOOK_PASSES = 6.0, 6.0
+REBUILD_PASSES, LOOK_PASSES, DAMAGE_PASSES = 4.0, 2.5, 0.6
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Estimate:
 
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage that is still to come
     bytes: int = 0  # of memory, at the most
-    groups: int = 0  # one by one, those that are still to come; 0 where all are cut together
+    rounds: int = 0  # what comes so many times: groups one by one, or the sizes of a sweep; 0: all at once
 
     @property
     def in_all(self) -> float:
@@ -53,8 +53,8 @@ class _Speed:
     product: float  # seconds a multiply-accumulate of a product of matrices
 
 
-def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: bool = False) -> Estimate:
-    """What is left of a run, from where it is; `deciding`: it ends with a plan."""
+def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: bool = False, sizes: int = 0) -> Estimate:
+    """What is left of a run, from where it is; `deciding`: it ends with a plan. `sizes`: so many are made of it."""
     with torch.random.fork_rng(devices=()):
         speed = _speed(job)
     config, passes = job.config, job.config.rebuild
@@ -70,8 +70,8 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
     if left and (config.select.criterion == "elimination" or job.rule.name == "damage"):
         seen = min(LOOKED_AT, _images(job.calibration) or LOOKED_AT)
         seconds["look"] = LOOK_PASSES * seen * speed.forward + 3 * sum(d**3 for d in _columns(job)) * speed.product
-        seconds["damage"] = len(job.groups) * seen / 3 * speed.forward
-    if left and searches(job):
+        seconds["damage"] = DAMAGE_PASSES * len(job.groups) * seen / 3 * speed.forward
+    if left and searches(job) and not sizes:
         share = min(1.0, SEARCH_IMAGES / max(1, images))
         seconds["search"] = (STEPS - len(state.tried)) * (share * one + 2 * SEARCH_IMAGES * speed.forward)
     if left and not deciding:
@@ -83,7 +83,9 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
     scored = 2 * _images(evaluate) + (3 + (left if config.order == "one-by-one" else 0)) * _images(job.holdout)
     if not deciding:
         seconds["measure"] = scored * speed.forward
-    return Estimate(seconds, _memory(job, images), left if config.order == "one-by-one" else 0)
+    for stage in ("rebuild", "batchnorm", "recover", "measure") if sizes else ():
+        seconds[stage] = sizes * seconds.get(stage, 0.0)
+    return Estimate(seconds, _memory(job, images), left if config.order == "one-by-one" else sizes)
 
 
 def _speed(job: Job) -> _Speed:

@@ -20,7 +20,7 @@ from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
 from cosep.runs.planning import candidates_of_original, damage_at_half, finished_selections, target_for_share, widths_of
 from cosep.runs.search import with_tried
 from cosep.runs.state import Job, State, calibration_pass, first_images
-from cosep.selection.rules import Widths
+from cosep.selection.rules import Target, Widths
 from cosep.surgery import apply_layout, layout_of
 
 SEARCH_IMAGES = 1000  # calibration images behind each rebuild of a search, and images on which its loss is measured
@@ -73,7 +73,7 @@ def tried(job: Job, state: State, share: float) -> State:
     """Cut and rebuild the network at one size, measure what it loses, and forget the network."""
     images = images_of_rebuild(job, job.config.rebuild) or SEARCH_IMAGES
     few = replace(job.config.rebuild, images=min(images, SEARCH_IMAGES))
-    model, _, _ = resized(job, state, share, few, "search")
+    model, _, _ = resized(job, state, target_for_share(job, share), few, "search")
     with job.stage("search"):
         drop = points_lost(job, model, _unseen(job))
     state = with_tried(state, share, drop)
@@ -83,11 +83,11 @@ def tried(job: Job, state: State, share: float) -> State:
 
 
 def resized(
-    job: Job, state: State, share: float, config: RebuildConfig, stage: str
+    job: Job, state: State, target: Target, config: RebuildConfig, stage: str
 ) -> tuple[nn.Module, Widths, Layout]:
-    """The uncut network cut to a share of its MACs and rebuilt; what was gathered of it once serves every share."""
+    """The uncut network cut to a target and rebuilt; what was gathered of it once serves every target."""
     found = candidates_of_original(job)
-    decided = widths_of(job, state, found, target_for_share(job, share))
+    decided = widths_of(job, state, found, target)
     layout: Layout = {}
     for group, selection in zip(job.groups, finished_selections(job, found, decided), strict=True):
         if selection.removed:

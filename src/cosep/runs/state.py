@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from cosep.runs.estimating import Estimate
+    from cosep.runs.sweeping import Size
 
 Batches = Iterable[Any]  # of (inputs, labels), or of inputs where nothing asks for labels
 Recover = Callable[
@@ -55,6 +56,7 @@ class Callbacks:
     on_estimate: Callable[[Estimate], None] | None = None  # what the run will take, before it begins
     on_stage: Callable[[str, str], None] | None = None  # a group ("" for the whole network) and what begins for it
     on_group: Callable[[Outcome], None] | None = None  # what became of a group
+    on_size: Callable[[Size], None] | None = None  # what became of one size of a sweep
     on_update: Callable[[int, int, float], None] | None = None  # updates done, of how many, the loss
     on_epoch: Callable[[int, float], None] | None = None  # passes over the training data done, the last one's mean loss
 
