@@ -163,6 +163,14 @@ def test_a_start_that_failed_before_it_computed_anything_leaves_no_claim(net, tm
     assert start(net, batches(), tmp_path / "mine").plan.groups
 
 
+def test_data_that_are_repaired_after_a_failed_look_at_them_are_no_other_run(net, tmp_path):
+    first, second, *others = batches()
+    wrong = [first, (second[0], torch.full((8,), 7)), *others]
+    with pytest.raises(CosepError, match="7"):
+        start(net, wrong, tmp_path / "run", criterion="cosep", holdout=batches(seed=1))
+    assert start(net, batches(), tmp_path / "run", criterion="cosep", holdout=batches(seed=1)).plan.groups
+
+
 def test_a_start_that_was_killed_before_it_computed_anything_leaves_no_claim(net, stopped):
     for path in sorted(stopped.rglob("*"), reverse=True):  # what is inside a folder before the folder
         if path.is_dir():

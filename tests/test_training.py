@@ -18,8 +18,9 @@ import cosep.recovery.training
 from cosep.cli.app import app
 from cosep.config import DeviceConfig
 from cosep.errors import ConfigError, RecoveryError, RunError
+from cosep.recovery.averaging import moving_average
 from cosep.recovery.inputs import Growing, cutmix
-from cosep.recovery.training import TrainConfig, moving_average, recipe, train, training_seconds
+from cosep.recovery.training import TrainConfig, recipe, train, training_seconds
 from cosep.runs.fabric import launched
 from cosep.runs.place import held, write_weights
 from cosep.zoo import input_shape, load_model

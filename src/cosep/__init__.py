@@ -45,6 +45,7 @@ from cosep.profiles import profiles as separability_profiles
 from cosep.profiles import separability_space
 from cosep.rebuilding import rebuild, reestimate_batchnorm
 from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Outcome, Plan, Selection, Space
+from cosep.recovery import RecoveryHooks
 from cosep.reporting.records import Report
 from cosep.runs.results import PruneResult
 from cosep.runs.state import Callbacks
@@ -53,6 +54,7 @@ from cosep.selection import select
 from cosep.selection.rules import Probe, Target, Width, WidthRule, Widths
 from cosep.storage.artifacts import load, save
 from cosep.storage.export import export_onnx
+from cosep.storage.quantization import Quantized, quantize_onnx
 from cosep.surgery import cut, cut_checked, cut_group
 from cosep.zoo import load_model
 
@@ -83,9 +85,11 @@ __all__ = [
     "ProfileConfig",
     "PruneConfig",
     "PruneResult",
+    "Quantized",
     "RebuildConfig",
     "RecoverConfig",
     "RecoveryError",
+    "RecoveryHooks",
     "Report",
     "RunError",
     "SelectConfig",
@@ -117,6 +121,7 @@ __all__ = [
     "plan",
     "preset",
     "prune",
+    "quantize_onnx",
     "ranked",
     "rebuild",
     "reestimate_batchnorm",

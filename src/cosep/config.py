@@ -185,6 +185,7 @@ class RecoverConfig:
     temperature: float = setting(4.0, "Temperature of the distillation")
     features: float = setting(3.0, "Weight of the unpruned network's block outputs in the loss (0: off)")
     label_smoothing: float = setting(0.0, "Label smoothing of the cross-entropy")
+    ema: float = setting(0.0, "Decay of a moving average of the weights, which is then the result (0: no average)")
 
     def __post_init__(self) -> None:
         check_choice("recover.schedule", self.schedule, Schedule)
@@ -198,6 +199,8 @@ class RecoverConfig:
             check_at_least("recover.epochs", self.epochs, 0)
         for setting in ("group_epochs", "lr", "momentum", "weight_decay", "clip", "features"):
             check_at_least(f"recover.{setting}", getattr(self, setting), 0)
+        if not 0 <= self.ema < 1:
+            raise ConfigError(f"recover.ema is {self.ema}; it must be a decay from 0 (no average) up to but not 1.")
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"recover.temperature is {self.temperature}; it must be above 0.")
 

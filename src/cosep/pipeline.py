@@ -16,7 +16,8 @@ from cosep.config import Order, PruneConfig, preset
 from cosep.criteria import Criterion
 from cosep.measurement import macs, measure, parameters
 from cosep.records import Group, GroupPlan, Plan, Scope, Selection
-from cosep.recovery import Progress
+from cosep.recovery import Progress, RecoveryHooks
+from cosep.runs.estimating import estimated
 from cosep.runs.opening import asked, only_deciding, opened_request
 from cosep.runs.planning import decided_plan, planned, planned_ahead
 from cosep.runs.recovering import held_out_accuracy, keep, recovered
@@ -53,7 +54,9 @@ def prune(
     run: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
     callbacks: Callbacks | None = None,
-    recovery: Recover | None = None,
+    progress: bool | None = None,
+    tensorboard: bool = False,
+    recovery: Recover | RecoveryHooks | None = None,
     criterion: str | Criterion | Callable[..., Any] | None = None,
     width_rule: str | WidthRule | Callable[..., Any] | None = None,
     widths: Mapping[str, int] | None = None,
@@ -67,7 +70,10 @@ def prune(
     max_macs ... seed: the settings that people use first; they win over `config`, which has all of them.
     evaluate: test batches; only reported. holdout: batches that decide where a limit needs an accuracy.
     run: a folder to work in; the same call goes on there where it was stopped. about: facts to keep in its config.toml,
-    such as the names of the model and the data. recovery: your own, called with the network and a number of updates.
+    such as the names of the model and the data. progress: show it; by default on a terminal and in a notebook.
+    tensorboard: write the run's log also as TensorBoard events, in its folder.
+    recovery: parts of the training that are your own, as
+    `RecoveryHooks`; or all of it, a function that is called with the network and a number of updates.
     criterion, width_rule: names or functions of your own, in place of `select.criterion` and `select.width_rule`.
     widths: how many channels of a group to keep, where that is not for the rule to say. plan: a plan to carry out.
     choose: deprecated; give a criterion.
@@ -75,10 +81,10 @@ def prune(
     with opened_request(asked(locals())) as opening:
         if (there := result_there(opening)) is not None:
             return there
-        job, state, progress = _started(opening.job())
+        job, state, partial = _started(opening.job(), evaluate)
         while True:
             if state.waiting:
-                state, progress = _settled(job, recovered(job, state, progress)), None
+                state, partial = _settled(job, recovered(job, state, partial)), None
             elif (share := next_share(job, state)) is not None and not state.plans:
                 state = tried(job, state, share)
             elif groups := _next_groups(job, state):
@@ -107,6 +113,7 @@ def plan(
     config: PruneConfig | None = None,
     example_input: Tensor | None = None,
     callbacks: Callbacks | None = None,
+    progress: bool | None = None,
     criterion: str | Criterion | Callable[..., Any] | None = None,
     width_rule: str | WidthRule | Callable[..., Any] | None = None,
     widths: Mapping[str, int] | None = None,
@@ -122,6 +129,7 @@ def plan(
         with job.stage("measure"):
             job = replace(job, before=measure(job.original, job.example).to_document())
         state = State(job.original)
+        _estimate(job, state, None, deciding=True)
         while (share := next_share(job, state)) is not None:
             state = tried(job, state, share)
         return decided_plan(job, opening.model, state)
@@ -206,21 +214,30 @@ def _too_much(job: Job, state: State, found: float | None) -> str:
     return f"cutting to {len(state.plans[-1].kept)} cost {drop:.1f} points in all, {limit:g} are allowed: kept whole"
 
 
-def _started(job: Job) -> tuple[Job, State, Progress | None]:
+def _estimate(job: Job, state: State, evaluate: Batches | None, *, deciding: bool = False) -> None:
+    """Tell whoever asks what will be needed; with nobody to tell, nothing is timed."""
+    if job.callbacks.on_estimate:
+        job.callbacks.on_estimate(estimated(job, state, evaluate, deciding=deciding))
+
+
+def _started(job: Job, evaluate: Batches | None) -> tuple[Job, State, Progress | None]:
     """Where a run begins: at its last checkpoint, or with the unpruned network's figures."""
     checkpoint = job.fabric.broadcast(job.run.restore() if job.run else None)
     progress = None
     if checkpoint:
-        state, progress = from_checkpoint(checkpoint, job.original)
+        state, progress = from_checkpoint(checkpoint, job.original, job.hooks)
         job.clock.seconds.update(checkpoint.document["seconds"])
         job = replace(job, before=checkpoint.document["before"])
+        _estimate(job, state, evaluate)
     else:
         with job.stage("measure"):
             before = measure(job.original, job.example).to_document()
             before["holdout_accuracy"] = held_out_accuracy(job, job.original)
         job = replace(job, before=before)
+        _estimate(job, State(job.original), evaluate)
         state = planned_ahead(job)
-        keep(job, state)
+        if state.ahead:  # else nothing is there that a run could go on from, and repaired data may take the folder
+            keep(job, state)
     if job.callbacks.on_start:
         job.callbacks.on_start(job.groups, len(state.plans), dict(job.before))
     return job, state, progress

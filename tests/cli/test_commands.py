@@ -111,16 +111,19 @@ def test_compare_prints_a_row_for_each_method_and_keeps_the_trials(trained, tmp_
     words += ["--with", "random, l2", "--seeds", "2", "--schedule", "none", *FAST]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "160"})
     assert done.exit_code == 0, done.output
-    for name in ("cosep", "random", "l2"):
+    for name in ("elimination", "random", "l2"):
         assert f"{name} with seed 1" in done.stderr
+    assert "elimination (the default)" in done.stderr
+    assert "elimination is ahead by" in done.stderr
     assert "beyond noise" in done.stderr
     trials = json.loads((tmp_path / "all" / "compare.json").read_text())["trials"]
     assert len(trials) == 6
     page = (tmp_path / "all" / "report.html").read_text()
     shown = json.loads(page.partition('id="comparison">')[2].partition("</script>")[0])
-    assert [each["label"] for each in shown["configurations"]] == ["A · cosep", "B · random", "C · l2"]
+    labels = [each["label"] for each in shown["configurations"]]
+    assert labels == ["A · elimination (the default)", "B · random", "C · l2"]
     assert [row["after"] for row in shown["runs"]] == pytest.approx([trial["accuracy"] for trial in trials], abs=1e-4)
-    assert [each["method"] for each in shown["paired"]] == ["cosep", "random", "l2"]
+    assert [each["method"] for each in shown["paired"]] == ["elimination", "random", "l2"]
     random = [100 * trial["accuracy"] for trial in trials if trial["method"] == "random"]
     assert shown["paired"][1]["mean"] == pytest.approx(sum(random) / 2, abs=1e-2)
     (tmp_path / "all" / "report.html").unlink()

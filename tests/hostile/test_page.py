@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from cosep.cli.common import printable
-from cosep.cli.progress import group_line
 from cosep.records import Outcome
 from cosep.reporting.folders import draw_page
+from cosep.reporting.progress import group_line
+from cosep.reporting.words import printable
 from tests.hostile.made import ABOUT, make_run
 
 SCRIPT = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import cosep
-from cosep.comparison.trials import OURS, TIED, Trial, compare, differing, standings
+from cosep.comparison.trials import TIED, Trial, compare, differing, standings
 from cosep.criteria import CRITERIA
 from cosep.criteria.scored import Scored
 from cosep.data import load_data
@@ -19,6 +19,8 @@ from cosep.errors import ConfigError, RunError
 from cosep.selection import ranked
 from cosep.storage.artifacts import read_documents
 
+DEFAULT = "elimination"  # what a user gets who asks for nothing
+OURS = "cosep"  # the criterion of the quick settings
 SCORED = [name for name, criterion in CRITERIA.items() if isinstance(criterion, Scored)]
 
 
@@ -41,9 +43,10 @@ def everything(base, tmp_path_factory):
     return out, compare(base, lambda seed: data, CRITERIA, seeds=[0], out=out, config=config)
 
 
-def test_every_method_gets_the_widths_that_cosep_chose(everything):
+def test_the_default_comes_first_and_every_method_gets_its_widths(everything):
     out, trials = everything
-    assert [trial.method for trial in trials] == ["cosep", *(name for name in CRITERIA if name != "cosep")]
+    assert [trial.method for trial in trials] == [DEFAULT, *(name for name in CRITERIA if name != DEFAULT)]
+    assert json.loads((out / "compare.json").read_text())["widths_of"] == f"{DEFAULT}-0"
     for name in CRITERIA:
         assert read_documents(out / f"{name}-0")[1]["settings"]["select"]["criterion"] == name
     widths = json.loads((out / "compare.json").read_text())["widths"]
@@ -85,7 +88,7 @@ def test_a_comparison_goes_on_where_it_was(base, quick, tmp_path):
     seen = []
     both = compared(base, quick, tmp_path, ["random"], seeds=(0, 1), on_trial=seen.append)
     assert both[:2] == first  # seconds and all: they were not run again
-    assert [(t.method, t.seed) for t in seen] == [("cosep", 0), ("random", 0), ("cosep", 1), ("random", 1)]
+    assert [(t.method, t.seed) for t in seen] == [(OURS, 0), ("random", 0), (OURS, 1), ("random", 1)]
 
 
 def test_trials_of_other_methods_and_seeds_are_kept(base, quick, tmp_path):
@@ -110,7 +113,7 @@ def test_another_comparison_in_the_same_folder_is_refused(base, quick, tmp_path)
     compared(base, quick, tmp_path, [], about={"batch_size": 128, "data": "digits"})
     with pytest.raises(RunError, match="is another comparison: batch_size was 128 there and is 64 now"):
         compared(base, quick, tmp_path, [], about={"batch_size": 64, "data": "digits"})
-    for run in tmp_path.glob("cosep-*"):
+    for run in tmp_path.glob(f"{OURS}-*"):
         shutil.rmtree(run)
     widths = json.loads((tmp_path / "compare.json").read_text())["widths"]
     with pytest.raises(RunError, match="at other widths"):
@@ -123,7 +126,7 @@ def test_another_first_seed_has_the_widths_that_were_found_before(base, quick, t
     compared(base, quick, tmp_path, ["l1"])
     widths = json.loads((tmp_path / "compare.json").read_text())["widths"]
     compared(base, quick, tmp_path, ["l1"], seeds=(3,))
-    plan, _ = read_documents(tmp_path / "cosep-3")
+    plan, _ = read_documents(tmp_path / f"{OURS}-3")
     assert {group.group: len(group.kept) for group in plan.groups} == widths
     every = compared(base, quick, tmp_path, ["l1"], seeds=(0, 3))
     assert [(t.method, t.seed) for t in every] == [(OURS, 0), ("l1", 0), (OURS, 3), ("l1", 3)]
@@ -168,7 +171,9 @@ def test_the_criteria_see_the_same_images_of_a_shuffled_loader(base, digits, qui
 def test_unequal_trials_are_told():
     fine, odd = trial("l1", 0, 0.8), replace(trial("l2", 0, 0.8), macs=0.6)
     found = differing([trial(OURS, 0, 0.9), fine, odd])
-    assert found == ["l2 with seed 0 has 60.0 % of the MACs and 0 updates, CoSeP 50.0 % and 0: see the log of its run"]
+    assert found == [
+        f"l2 with seed 0 has 60.0 % of the MACs and 0 updates, {OURS} 50.0 % and 0: see the log of its run"
+    ]
 
 
 def test_a_damaged_list_of_trials_is_named(base, quick, tmp_path):

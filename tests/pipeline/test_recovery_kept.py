@@ -85,3 +85,14 @@ def test_what_is_set_aside_is_not_trained_on():
     assert [*rest, *aside] == batches
     assert len(aside) == 2
     assert without_some(batches[:4], seed=0) == (batches[:4], None)
+
+
+@pytest.mark.parametrize("whole", [0, -1])
+def test_a_given_length_is_shared_by_the_groups_that_are_cut(base, digits, quick, whole):
+    groups = [g for g in cosep.find_groups(base, next(iter(digits.test))[0][:1]) if g.scope == "interior"]
+    widths = {group.name: group.width // 2 for group in groups}
+    widths[groups[whole].name] = groups[whole].width
+    config = quick(recover={"schedule": "per-layer", "epochs": 0.5}, select={"criterion": "l2", "width_rule": "given"})
+    report = cosep.prune(base, digits.calibration, train=digits.train, config=config, widths=widths).report
+    assert sum(each.updates for each in report.recoveries) == round(0.5 * len(digits.train))
+    assert len(report.recoveries) == len(groups) - 1

@@ -10,6 +10,7 @@ import cosep
 from cosep.cli.app import app
 from cosep.config import preset, replace_settings
 from cosep.errors import ConfigError, RunError
+from cosep.runs.probing import NetworkProbe
 
 FAST = replace_settings(
     preset(), {"device": {"accelerator": "cpu"}, "select": {"criterion": "l2"}, "rebuild": {"images": 200}}
@@ -39,6 +40,39 @@ def test_sizes_come_from_one_look_and_a_second_call_computes_nothing(base, digit
         cosep.sweep(base, digits.calibration, **{**given, "config": replace_settings(FAST, {"seed": 1})})
 
 
+def test_every_size_is_trained_if_asked_for_and_a_second_call_trains_nothing(base, digits, tmp_path):
+    updates = []
+    callbacks = cosep.Callbacks(on_update=lambda done, total, loss: updates.append((done, total)))
+    given = {"config": FAST, "targets": (0.5, 0.3), "out": tmp_path, "callbacks": callbacks, "holdout": digits.holdout}
+    found = cosep.sweep(base, digits.calibration, digits.test, train=digits.train, epochs=0.5, **given)
+    assert updates == [(done, 10) for _ in found.sizes for done in range(1, 11)]  # half of 20 batches
+    plain = cosep.sweep(base, digits.calibration, digits.test, **{**given, "out": None})
+    assert [size.untrained for size in found.sizes] == pytest.approx([size.accuracy for size in plain.sizes])
+    assert [size.widths for size in found.sizes] == [size.widths for size in plain.sizes]
+    assert {size.updates for size in plain.sizes} == {0}
+    updates.clear()
+    assert cosep.sweep(base, digits.calibration, digits.test, train=digits.train, epochs=0.5, **given) == found
+    assert not updates
+    with pytest.raises(RunError, match="another sweep"):
+        cosep.sweep(base, digits.calibration, digits.test, train=digits.train, epochs=2, **given)
+
+
+def test_sizes_by_measured_time(base, digits, monkeypatch):
+    # A time that follows from the widths, so that a busy machine decides nothing.
+    monkeypatch.setattr(NetworkProbe, "milliseconds", lambda self, widths: sum(self._finished(widths).values()) / 100)
+    told = []
+    callbacks = cosep.Callbacks(on_size=told.append)
+    found = cosep.sweep(base, digits.calibration, config=FAST, latencies=(0.8, 1.2), callbacks=callbacks)
+    assert [size.asked for size in found.sizes] == [(None, 1.2), (None, 0.8)]
+    for size in found.sizes:
+        assert size.target_ms - 0.1 < sum(size.widths.values()) / 100 <= size.target_ms
+    assert told == list(found.sizes)
+    both = cosep.sweep(base, digits.calibration, config=FAST, targets=[0.5], latencies=[1.2])
+    assert [size.asked for size in both.sizes] == [(0.5, None), (None, 1.2)]
+    with pytest.raises(ConfigError, match="give milliseconds above 0"):
+        cosep.sweep(base, digits.calibration, config=FAST, latencies=[0])
+
+
 def test_a_size_out_of_reach_is_there_with_its_remark(base, digits):
     found = cosep.sweep(base, digits.calibration, config=FAST, targets=[0.01])
     assert "cannot be brought to" in found.sizes[0].note
@@ -65,3 +99,12 @@ def test_the_command_gives_a_table_json_and_a_page(base, tmp_path):
         assert f"{size['milliseconds']:.4g}".rstrip("0") in page
     wrong = CliRunner().invoke(app, [*words[:-6], "--targets", "0.5"])
     assert wrong.exit_code == 1
+    words[words.index("--targets") : words.index("--criterion")] = ["--latency-ms", "1000", "--targets", "40%"]
+    words[words.index("--out") + 1] = str(tmp_path / "trained")
+    shown = CliRunner().invoke(app, [*words, "--epochs", "0.2"], env={"COLUMNS": "160"})
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(shown.stdout[shown.stdout.index("{") : shown.stdout.rindex("}") + 1])
+    assert [(size["target"], size["target_ms"]) for size in document["sizes"]] == [(0.4, None), (None, 1000.0)]
+    assert document["sizes"][0]["untrained"] is not None
+    assert "before training" in shown.stderr
+    assert "1000 ms" in shown.stderr

@@ -69,6 +69,17 @@ def test_nothing_cut_changes_no_bit():
     assert done.divergence == 0
 
 
+def test_a_network_that_is_handed_over_in_training_mode_is_judged_as_any_other():
+    batches, found = images((3, 8, 8)), []
+    for training in (False, True):
+        model = basic().train(training)
+        small, layout = halved(model, batches[0][:1])
+        made = rebuild(model, small, layout, batches)
+        found.append((made.divergence, made.divergence_cut))
+        assert made.model.training == training
+    assert found[0] == found[1]
+
+
 def test_channels_that_repeat_others_can_go_without_a_trace():
     model, batches = basic(), images((3, 8, 8))
     with torch.no_grad():

@@ -1,6 +1,10 @@
 import json
 import shutil
+import subprocess
+import sys
 
+import numpy
+import onnxruntime
 import pytest
 import torch
 import typer
@@ -128,20 +132,59 @@ def test_export_writes_the_file_and_compares_sizes_and_times(run, tmp_path):
 
 
 def test_export_tells_the_difference_and_ends_with_the_file(run, tmp_path, capsys):
-    export_command(run, torch=tmp_path / "m.pt2", repeats=1, threads=1, trust=True)
+    export_command(run, program=tmp_path / "m.pt2", repeats=1, threads=1, trust=True)
     shown = capsys.readouterr().err.split("\n")
     assert shown[-2] == str(tmp_path / "m.pt2")
     assert "largest difference from the pruned network" in shown[-3]
 
 
 def test_export_needs_something_to_write(run):
-    with pytest.raises(ConfigError, match="give --onnx FILE, --torch FILE or both"):
+    with pytest.raises(ConfigError, match="give --onnx FILE, --program FILE or both"):
         export_command(run)
+
+
+DATA = """
+import torch
+
+def halves():
+    x = torch.randn(64, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    batches = list(zip(x.split(16), (torch.arange(64) % 5).split(16)))
+    return {"train": batches, "test": batches[:2]}
+"""
+
+
+def test_export_quantizes_beside_the_float_file(run, tmp_path, capsys):
+    (tmp_path / "data.py").write_text(DATA)
+    path, data = tmp_path / "m.onnx", f"{tmp_path / 'data.py'}:halves"
+    words = ("export", run, "--trust", "--onnx", path, "--int8", "--data", data, "--repeats", 1, "--threads", 1)
+    found = json.loads(call(*words, "--json"))["int8"]
+    small = tmp_path / "m.int8.onnx"
+    assert found["file"] == str(small)
+    assert found["bytes"] == {"float": path.stat().st_size, "int8": small.stat().st_size}
+    assert found["images"] == 64
+    assert [entry["model"] for entry in found["latency"]] == ["float", "int8"]
+    scope = {}
+    exec(DATA, scope)
+    session = onnxruntime.InferenceSession(str(small), providers=["CPUExecutionProvider"])
+    right = [session.run(None, {"input": x.numpy()})[0].argmax(1) == y.numpy() for x, y in scope["halves"]()["test"]]
+    assert found["accuracy"]["int8"] == pytest.approx(float(numpy.concatenate(right).mean()))
+    with pytest.raises(ConfigError, match="give --onnx FILE too"):
+        export_command(run, program=path, int8=True)
+    with pytest.raises(RunError, match="names no data"):
+        export_command(run, onnx=path, int8=True)
+
+
+def test_a_program_runs_where_cosep_is_not(run, tmp_path):
+    export_command(run, program=tmp_path / "m.pt2", repeats=1, threads=1, trust=True)
+    script = "import sys; sys.modules['cosep'] = None\nimport torch, warnings; warnings.simplefilter('ignore')\n"
+    script += f"print(tuple(torch.export.load({str(tmp_path / 'm.pt2')!r}).module()(torch.ones(2, 3, 12, 12)).shape))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "(2, 5)", done.stderr
 
 
 def test_export_of_an_unknown_model_says_so(run, tmp_path):
     with pytest.raises(ModelError, match="resnet21"):
-        export_command(run, torch=tmp_path / "m.pt2", model="resnet21")
+        export_command(run, program=tmp_path / "m.pt2", model="resnet21")
 
 
 def test_bench_leaves_the_number_of_threads_alone(run):

@@ -14,7 +14,7 @@ def main() -> None:
 
         app()
     except CosepError as error:
-        from cosep.cli.common import printable
+        from cosep.reporting.words import printable
 
         print(f"cosep: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)

@@ -173,11 +173,6 @@ def numbers_of(text: str | None, flag: str) -> tuple[float, ...] | None:
         raise ConfigError(f"{flag} is {text!r}; give a number for each channel, such as 0.49,0.48,0.45.") from None
 
 
-def printable(text: str) -> str:
-    """Text from a file for a terminal: characters that could steer it become question marks."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
-
-
 def print_json(document: Mapping[str, Any]) -> None:
     """A document on standard output."""
     if SPEAKS:

@@ -1,4 +1,4 @@
-"""cosep compare: CoSeP beside other ways to choose channels, at the same widths, recoveries and seeds."""
+"""cosep compare: the criterion of the settings beside others, at the same widths, recoveries and seeds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from cosep.cli.common import SPEAKS, MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
+from cosep.comparison.naming import named_method
 from cosep.config import batch_and_holdout
 
 
@@ -24,10 +26,10 @@ def compare_command(
         str,
         typer.Option(
             "--with",
-            help="Criteria, separated by commas: random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
+            help="Criteria, separated by commas: cosep, random, l1, l2, fpgm, bn-scale, taylor, hrank, chip, medoid, "
             "random-in-cluster, cosep-magnitude, cosep-mass, or path/to/file.py:factory.",
         ),
-    ] = "random,l2,fpgm",
+    ] = "cosep,random,l2,fpgm",
     out: Annotated[
         Path, typer.Option(help="A folder for all runs; a comparison that was stopped goes on there.")
     ] = Path("compare-run"),
@@ -36,7 +38,7 @@ def compare_command(
     preset: Annotated[str, typer.Option(help="default or paper: the settings that all methods share.")] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
     widths: Annotated[
-        Path | None, typer.Option(help="A run whose widths all methods get, instead of what CoSeP finds first.")
+        Path | None, typer.Option(help="A run whose widths all methods get, instead of those that the first one finds.")
     ] = None,
     batch_size: Annotated[
         int | None,
@@ -54,7 +56,7 @@ def compare_command(
     *,
     changes: dict[str, Any],
 ) -> None:
-    """Compare CoSeP with other criteria: same widths, same cuts, same recovery, same seeds.
+    """Compare the criterion of the settings with others: same widths, same cuts, same recovery, same seeds.
 
     Without training (--schedule none) a comparison takes a small part of the time.
 
@@ -130,15 +132,16 @@ def compare_command(
 
 
 def comparison_table(found: Sequence[Any]) -> Table:
-    """Each method's accuracy over its seeds, and how far CoSeP is ahead of it."""
+    """Each method's accuracy over its seeds, and how far the first is ahead of it."""
+    first = found[0].method
     table = Table(title="Test accuracy in %, mean ± standard deviation; differences are paired by seed")
-    for column in ("method", "seeds", "accuracy", "CoSeP is ahead by", "95 % interval", "beyond noise"):
+    for column in ("method", "seeds", "accuracy", f"{first} is ahead by", "95 % interval", "beyond noise"):
         table.add_column(column)
     for row in found:
         one = row.seeds == 1
         spread = "" if one else f" ± {row.std:.2f}"
-        cells = [row.method, str(row.seeds), f"{row.mean:.2f}{spread}"]
-        if row.method == "cosep":
+        cells = [escape(named_method(row.method)), str(row.seeds), f"{row.mean:.2f}{spread}"]
+        if row.method == first:
             table.add_row(*cells, "", "", "")
             continue
         interval = "" if one else f"{row.low:+.2f} to {row.high:+.2f}"

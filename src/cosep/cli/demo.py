@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,7 @@ def demo_command(
     from cosep.data import load_data
     from cosep.pipeline import prune
     from cosep.recovery.training import TrainConfig, train
+    from cosep.reporting.progress import training_shown
     from cosep.runs.fabric import launched
     from cosep.zoo import load_model
 
@@ -38,12 +40,14 @@ def demo_command(
     source = load_data(DATA, seed=seed, batch_size=64)
     config = replace_settings(preset(), {"seed": seed, "recover": {"share": 1.0}, "device": {"accelerator": "cpu"}})
     say("1. Training a small residual network on 8 x 8 images of digits")
-    base = train(
-        partial(load_model, MODEL, classes=len(source.class_names)),
-        source.train,
-        TrainConfig(epochs=15, seed=seed),
-        fabric=launched(DeviceConfig(accelerator="cpu")),
-    )
+    with nullcontext() if quiet else training_shown(console) as bar:
+        base = train(
+            partial(load_model, MODEL, classes=len(source.class_names)),
+            source.train,
+            TrainConfig(epochs=15, seed=seed),
+            fabric=launched(DeviceConfig(accelerator="cpu")),
+            on_update=bar,
+        )
     say("2. Pruning it: each layer decides for itself how many channels stay")
     about = {"model": MODEL, "data": DATA, "classes": len(source.class_names), "input": list(source.input_shape)}
     about |= {"class_names": list(source.class_names), "made_by": MARK}

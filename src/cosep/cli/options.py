@@ -22,7 +22,7 @@ ALIASES = {"select.degree": ("--p",)}
 FIRST = {"limits.max_macs", "limits.max_params", "limits.max_latency_ms", "limits.max_drop", "recover.epochs"}
 FIRST |= {"surgery.scope", "surgery.protect"}
 HIDES = "COSEP_HELP_ALL" not in os.environ  # the reference is made from the help of every option
-FIRST_OWN = {"model", "data", "out", "weights", "preset", "json", "targets", "seeds", "rivals"}
+FIRST_OWN = {"model", "data", "out", "weights", "preset", "json", "targets", "latency_ms", "seeds", "rivals"}
 PANELS = {
     "limits": "How much to cut",
     "recover": "Training afterwards",

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, print_json, printable, trained_model
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.cli.summary import summary_table
 from cosep.config import batch_and_holdout
+from cosep.reporting.words import printable
 
 
 def prune_command(
@@ -37,6 +38,9 @@ def prune_command(
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     mean: MeanOption = None,
     std: StdOption = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write the log also as TensorBoard events, in the run folder.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on standard output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
     *,
@@ -101,6 +105,7 @@ def prune_command(
             about=about,
             plan=None if plan is None else Plan.load(plan),
             callbacks=callbacks,
+            tensorboard=tensorboard,
         )
     if not quiet:
         console.print(summary_table(result.report))

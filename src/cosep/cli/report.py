@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cosep.cli.common import TrustOption, console, percent, print_json, printable, run_model
-from cosep.cli.progress import group_line
+from cosep.cli.common import TrustOption, console, percent, print_json, run_model
 from cosep.cli.summary import summary_table
 from cosep.config import check_choice
 from cosep.errors import ConfigError, RunError
+from cosep.reporting.progress import group_line
+from cosep.reporting.words import printable
 
 if TYPE_CHECKING:
     from cosep.reporting.agreement import Agreement

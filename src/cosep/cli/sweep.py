@@ -1,4 +1,4 @@
-"""cosep sweep: how much can be cut? One network at several sizes, without training."""
+"""cosep sweep: how much can be cut? One network at several sizes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, printable, trained_model
+from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.errors import ConfigError
+from cosep.reporting.words import printable
 
 if TYPE_CHECKING:
-    from cosep.runs.sweeping import Sweep
+    from cosep.runs.sweeping import Size, Sweep
 
 
 def sweep_command(
@@ -26,8 +27,13 @@ def sweep_command(
         "sweep-run"
     ),
     targets: Annotated[
-        str, typer.Option(help="Shares of the MACs, separated by commas.")
-    ] = "90%,80%,70%,60%,50%,40%,30%,20%",
+        str | None,
+        typer.Option(help="Shares of the MACs, separated by commas.", show_default="eight from 90% to 20%"),
+    ] = None,
+    latency_ms: Annotated[
+        str | None, typer.Option("--latency-ms", help="Measured milliseconds for one input, separated by commas.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Batch size for training, with --epochs.", min=1)] = 128,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     mean: MeanOption = None,
@@ -38,13 +44,15 @@ def sweep_command(
     *,
     changes: dict[str, Any],
 ) -> None:
-    """How much can be cut? The network at several sizes, each cut and rebuilt from one look at it, without training.
+    """How much can be cut? The network at several sizes, each cut and rebuilt from one look at it.
+
+    With --epochs each of them is also trained for so many passes over the training data.
 
     Examples:
 
       cosep sweep resnet56 --weights resnet56.safetensors --data cifar10:~/data --out sweep/
 
-      cosep sweep resnet20 --weights r20.pt --data cifar10:~/data --targets 75%,50%,25%
+      cosep sweep resnet20 --weights r20.pt --data cifar10:~/data --targets 75%,50%,25% --epochs 1
     """
     if not quiet:
         console.print(f"loading {model} and {data}", highlight=False, markup=False, soft_wrap=True)
@@ -53,11 +61,13 @@ def sweep_command(
     from cosep.runs.sweeping import FILE, sweep
 
     settings = configured("default", config, changes, model=model, data=data)
-    shares = shares_of(targets)
+    shares = None if targets is None else shares_of(targets)
+    times = () if latency_ms is None else milliseconds_of(latency_ms)
     source = load_data(
         data,
         holdout=holdout,
         seed=settings.seed,
+        batch_size=batch_size,
         image_size=image_size,
         mean=numbers_of(mean, "--mean"),
         std=numbers_of(std, "--std"),
@@ -72,6 +82,8 @@ def sweep_command(
             source.calibration,
             source.test,
             targets=shares,
+            latencies=times,
+            train=source.train,
             holdout=source.holdout,
             config=settings,
             out=out,
@@ -81,9 +93,7 @@ def sweep_command(
     console.print(sweep_table(found))
     for size in found.sizes:
         if size.note:
-            console.print(
-                printable(f"{percent(size.target)}: {size.note}"), style="yellow", highlight=False, markup=False
-            )
+            console.print(printable(f"{asked_for(size)}: {size.note}"), style="yellow", highlight=False, markup=False)
     if json:
         print_json(found.to_document())
     console.print(str((out / FILE).with_suffix(".html")), highlight=False, markup=False, soft_wrap=True)
@@ -100,20 +110,37 @@ def shares_of(text: str) -> Sequence[float]:
         raise ConfigError(f"--targets is {text!r}; give shares of the MACs such as 75%,50%,25%.") from None
 
 
+def milliseconds_of(text: str) -> Sequence[float]:
+    """Times such as "3,2,1.5"."""
+    try:
+        return [float(part.strip().removesuffix("ms")) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"--latency-ms is {text!r}; give milliseconds such as 3,2,1.5.") from None
+
+
+def asked_for(size: Size) -> str:
+    """What a size was to be, in words."""
+    return f"{size.target_ms:g} ms" if size.target is None else f"{100 * size.target:g} %"
+
+
 def sweep_table(found: Sweep) -> Table:
     """A row for each size, the uncut network first."""
-    table = Table(title="Without training; shares are of the uncut network's")
-    columns = ("MACs", "parameters", "test accuracy", "held-out accuracy", "ms", "as fast")
-    for column in columns:
+    trained = any(size.untrained is not None for size in found.sizes)
+    how = "Trained afterwards" if trained else "Without training"
+    table = Table(title=f"{how}; shares are of the uncut network's")
+    columns = ["asked for", "MACs", "parameters", "test accuracy", "held-out accuracy", "ms", "as fast"]
+    for column in [*columns, *(["before training"] if trained else [])]:
         table.add_column(column, justify="right")
-    table.add_row("100.00 %", "100.00 %", percent(found.accuracy), percent(found.holdout_accuracy), "", "")
+    table.add_row("", "100.00 %", "100.00 %", percent(found.accuracy), percent(found.holdout_accuracy), "", "")
     for size in found.sizes:
         table.add_row(
+            asked_for(size),
             percent(size.macs),
             percent(size.parameters),
             percent(size.accuracy),
             percent(size.holdout_accuracy),
             f"{size.milliseconds:.2f}",
             f"{size.speedup:.2f}x",
+            *([percent(size.untrained)] if trained else []),
         )
     return table

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent
 
@@ -80,6 +79,7 @@ def train_command(
     from cosep.data import Loader, load_data
     from cosep.measurement import accuracy
     from cosep.recovery.training import TRAINING_SECONDS, recipe, train
+    from cosep.reporting.progress import training_shown
     from cosep.runs.fabric import launched
     from cosep.runs.place import held, write_weights
     from cosep.zoo import load_model
@@ -118,20 +118,13 @@ def train_command(
         partial_file = out.with_name(out.name + ".partial")
         if partial_file.exists() and not quiet:
             console.print(f"going on from {partial_file}", highlight=False, markup=False, soft_wrap=True)
-        with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
-            bar = progress.add_task("training", total=None)
-
-            def on_update(done: int, total: int, loss: float) -> None:
-                progress.update(bar, completed=done, total=total, description=f"training, loss {loss:.3f}")
-                if told and not quiet and not console.is_terminal:
-                    told(done, total, loss)
-
+        with nullcontext() if quiet else training_shown(console) as bar:
             net = train(
                 partial(load_model, model, classes=len(source.class_names) or None),
                 source.train,
                 settings,
                 fabric=fabric,
-                on_update=on_update,
+                on_update=None if quiet else bar or told,
                 partial=partial_file,
                 about={
                     "model": model,

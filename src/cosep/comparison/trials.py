@@ -1,4 +1,4 @@
-"""compare(): CoSeP and other ways to choose channels at the same widths, cuts, recoveries and seeds."""
+"""compare(): the criterion of the settings and others, at the same widths, cuts, recoveries and seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from cosep.runs.state import Batches, Callbacks
 from cosep.selection.candidates import TIED
 from cosep.surgery import copied
 
-OURS = "cosep"
 FILE = "compare.json"
 
 
@@ -47,13 +46,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Standing:
-    """A method over its seeds, beside CoSeP with the same seeds; in points of accuracy."""
+    """A method over its seeds, beside the first method with the same seeds; in points of accuracy."""
 
     method: str
     seeds: int
     mean: float
     std: float  # nan for one seed
-    difference: float  # mean of (CoSeP - method), paired by seed; 0 for CoSeP itself
+    difference: float  # mean of (first method - method), paired by seed; 0 for the first itself
     low: float  # its 95 % interval by Student's t; nan for one seed
     high: float
 
@@ -76,12 +75,14 @@ def compare(
     callbacks: Callbacks | None = None,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> list[Trial]:
-    """Prune the model by CoSeP and each named method with each seed, every time to the same widths.
+    """Prune the model by the settings' criterion and by each named one with each seed, every time to the same widths.
 
-    The widths are those given, or what CoSeP chooses with the first seed. `data` makes the data of a seed. Every trial
-    has a run folder in `out`: a comparison that was stopped goes on where it was. All trials are in `out`/compare.json.
+    The criterion of the settings comes first, and the others are held against it. The widths are those given, or what
+    it finds with the first seed. `data` makes the data of a seed. Every trial has a run folder in `out`: a comparison
+    that was stopped goes on where it was. All trials are in `out`/compare.json.
     """
-    chosen = list(dict.fromkeys([OURS, *names]))
+    first = config.select.criterion
+    chosen = list(dict.fromkeys([first, *names]))
     folders = {name: folder_of(name) for name in chosen}
     for name in chosen:
         criterion(name, config)  # refused before any work where there is none
@@ -124,7 +125,7 @@ def compare(
                 trial = trial_of(name, seed, result, source.test, device=config.device)
             trials.append(trial)
             stored[name, seed] = trial
-            entries = [asdict(each) for each in stored.values()]
+            entries = [asdict(each) for each in sorted(stored.values(), key=lambda each: each.method != first)]
             document = {**described, "widths": fixed, "widths_of": finder, "unpruned": unpruned, "trials": entries}
             if writes:
                 write_atomically(out / FILE, (json.dumps(document, indent=1) + "\n").encode())
@@ -211,16 +212,16 @@ def accuracy_there(model: nn.Module, test: Batches, device: DeviceConfig | None 
 
 
 def differing(trials: Iterable[Trial]) -> list[str]:
-    """What makes trials unequal: MACs or updates other than CoSeP's with the same seed, in words."""
+    """What makes trials unequal: MACs or updates other than the first method's with the same seed, in words."""
     found = list(trials)
-    ours = {trial.seed: trial for trial in found if trial.method == OURS}
+    ours = {trial.seed: trial for trial in found if trial.method == found[0].method}
     lines = []
     for trial in found:
         own = ours.get(trial.seed, trial)
         if (trial.macs, trial.updates) != (own.macs, own.updates):
             lines.append(
                 f"{trial.method} with seed {trial.seed} has {100 * trial.macs:.1f} % of the MACs and {trial.updates} "
-                f"updates, CoSeP {100 * own.macs:.1f} % and {own.updates}: see the log of its run"
+                f"updates, {own.method} {100 * own.macs:.1f} % and {own.updates}: see the log of its run"
             )
     return lines
 
@@ -258,13 +259,13 @@ def _stored_trials(
 
 
 def standings(trials: Iterable[Trial]) -> list[Standing]:
-    """Each method's mean and spread, and its paired difference to CoSeP, in points; in the order of the trials."""
+    """Each method's mean and spread, and its paired difference to the first, in points; in the order of the trials."""
     from scipy.stats import t
 
     by_method: dict[str, dict[int, float]] = {}
     for trial in trials:
         by_method.setdefault(trial.method, {})[trial.seed] = 100 * trial.accuracy
-    ours = by_method[OURS]
+    ours = next(iter(by_method.values()))
     found = []
     for method, theirs in by_method.items():
         values = list(theirs.values())

@@ -80,7 +80,10 @@ def rebuild(
             layers = _swept(tapes, result, layout, inputs, config, seed, only, team)
         except TapeError as error:
             result = copy.deepcopy(model)
-            layers = solve_by_passes(original, result, layout, inputs, config, only=only, team=team, example=example)
+            with evaluating(result):
+                layers = solve_by_passes(
+                    original, result, layout, inputs, config, only=only, team=team, example=example
+                )
             notes = (f"layer by layer, since the model cannot be run in steps: {error}",)
         if only is not None:
             return Rebuilt(result, layers, notes=notes)
@@ -103,9 +106,10 @@ def _measure_norms(model: nn.Module, inputs: Sequence[Tensor]) -> None:
 def _divergence(model: nn.Module, judged: Sequence[Tensor], goals: Sequence[Tensor], team: Team) -> float:
     """The mean divergence of a network's outputs from the goals, on the images that are set aside."""
     total = torch.zeros(2, dtype=torch.float64)
-    for x, goal in zip(judged, goals, strict=True):
-        total[0] += divergence_of(model(x), goal, "sum").cpu()
-        total[1] += len(goal)
+    with evaluating(model):  # a copy has the training flags of the network that it was made of
+        for x, goal in zip(judged, goals, strict=True):
+            total[0] += divergence_of(model(x), goal, "sum").cpu()
+            total[1] += len(goal)
     team.total((total,))
     return float(total[0] / total[1].clamp(min=1))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from cosep.data.batches import check_targets, inputs_and_labels, pair_of
 from cosep.errors import RecoveryError
 from cosep.models.frozen import train_as_found
 from cosep.models.modes import training_flags_kept
+from cosep.recovery.hooks import RecoveryHooks, augmented, make_average, make_optimizer, own_loss, rates_of
 from cosep.recovery.losses import block_outputs, comparable_blocks, recovery_loss
-from cosep.recovery.schedule import rate
 from cosep.recovery.source import endless
 from cosep.storage.tensors import load_weights
 
@@ -46,26 +46,7 @@ class Progress:
     optimizer: dict[str, Any]
     rng_state: Tensor
     losses: tuple[float, ...]
-
-
-def check_trainable(model: nn.Module) -> None:
-    """Refuse a model of which nothing can learn."""
-    if not any(p.requires_grad for p in model.parameters()):
-        raise RecoveryError(
-            "no parameter of the model requires a gradient, so it cannot be trained. "
-            'Call model.requires_grad_(True), or use the schedule "none".'
-        )
-
-
-def make_optimizer(model: nn.Module, config: RecoverConfig) -> torch.optim.Optimizer:
-    """An optimizer of exactly the parameters that are alive and trainable; all of them decay, as published."""
-    check_trainable(model)
-    live = [p for p in model.parameters() if p.requires_grad]
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(live, lr=config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        live, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
-    )
+    average: dict[str, Tensor] | None = None  # of the weights so far, where there is one
 
 
 def recover(
@@ -83,17 +64,24 @@ def recover(
     progress: Progress | None = None,
     checkpoint: Callable[[int, Callable[[], Progress]], None] | None = None,
     on_update: Callable[[int, int, float], None] | None = None,
+    hooks: RecoveryHooks | None = None,
 ) -> Recovery:
     """Train `model` in place for `updates` steps; a loss that is not finite restores the last good weights and ends it.
 
     The batches are those from number `first_batch` on of one endless stream, so that recoveries after one another do
     not repeat each other's data. With a `teacher`, its outputs and the outputs of its `blocks` are targets beside the
-    labels. After every update `checkpoint` is called with the number of updates done and a way to get the progress;
-    `progress` goes on from such a point.
+    labels; `hooks` are the caller's own parts. Where the weights are averaged, the model ends with the average. After
+    every update `checkpoint` is called with the number of updates done and a way to get the progress; `progress` goes
+    on from such a point.
     """
+    hooks = hooks or RecoveryHooks()
     if progress:
         load_weights(model, progress.weights)
-    wrapped, optimizer = fabric.setup(model, make_optimizer(model, config))
+    average = make_average(model, config, hooks)
+    if average and progress and progress.average is not None:
+        average.load_state_dict(progress.average)
+    wrapped, optimizer = fabric.setup(model, make_optimizer(model, config, hooks))
+    rates = rates_of(optimizer, config, hooks)
     if progress:
         optimizer.load_state_dict(progress.optimizer)
     done = progress.update if progress else 0
@@ -109,7 +97,8 @@ def recover(
     targets: tuple[str, ...] | None = None
 
     def now() -> Progress:
-        return Progress(done, model.state_dict(), optimizer.state_dict(), torch.get_rng_state(), tuple(losses))
+        means = average.state_dict() if average else None
+        return Progress(done, model.state_dict(), optimizer.state_dict(), torch.get_rng_state(), tuple(losses), means)
 
     with ExitStack() as stack:
         stack.enter_context(training_flags_kept(model, *([teacher] if teacher else [])))
@@ -119,21 +108,25 @@ def recover(
             fabric.to_device(teacher.eval())
         train_as_found(model)
         while done < updates:
-            read = inputs_and_labels if teacher is not None and config.distill else pair_of
-            batch = read(next(batches), "a batch of the loader for recovery")
+            read = inputs_and_labels if hooks.loss or (teacher is not None and config.distill) else pair_of
+            batch = augmented(read(next(batches), "a batch of the loader for recovery"), hooks)
             inputs, labels = _of_rank(batch, fabric)
             if targets is None:
-                targets = comparable_blocks(model, teacher, blocks, inputs[:1]) if teacher and config.features else ()
+                compared = teacher if config.features and not hooks.loss else None
+                targets = comparable_blocks(model, compared, blocks, inputs[:1]) if compared else ()
                 seen = stack.enter_context(block_outputs(model, targets))
                 taught = stack.enter_context(block_outputs(teacher, targets)) if teacher else {}
-            for group in optimizer.param_groups:
-                group["lr"] = rate(done, updates, config)
+            for group, now_at in zip(optimizer.param_groups, rates(done, updates), strict=True):
+                group["lr"] = now_at
             optimizer.zero_grad()
             teacher_logits = _frozen(teacher, inputs) if teacher else None
             logits = _scores(wrapped, inputs)
             if batch[1] is not None:
                 check_targets(batch[1], len(batch[0]), logits.shape[1], "a batch of the loader for recovery")
-            loss = recovery_loss(logits, labels, config, teacher_logits, seen, taught)
+            if hooks.loss:
+                loss = own_loss(hooks, logits, labels, teacher_logits)
+            else:
+                loss = recovery_loss(logits, labels, config, teacher_logits, seen, taught)
             value = float(fabric.all_reduce(loss.detach(), reduce_op="mean"))  # type: ignore[arg-type]
             if not math.isfinite(value):
                 kept, weights = good
@@ -146,13 +139,27 @@ def recover(
             if config.clip:
                 fabric.clip_gradients(wrapped, optimizer, max_norm=config.clip, error_if_nonfinite=False)
             optimizer.step()
+            if average:
+                average.update_parameters(model)
             losses.append(value)
             done += 1
             if on_update:
                 on_update(done, updates, value)
             if checkpoint:
                 checkpoint(done, now)
+        if average:
+            load_weights(model, average.module.state_dict())
     return Recovery(done, tuple(losses))
+
+
+def check_average(average: Mapping[str, Tensor] | None, shapes: Mapping[str, torch.Size]) -> None:
+    """Refuse a stored average that is of another network than one of these shapes; there may be none."""
+    if average is not None:
+        of_weights = {
+            name.removeprefix("module."): t.shape for name, t in average.items() if name.startswith("module.")
+        }
+        if of_weights != shapes or "n_averaged" not in average:
+            raise ValueError("the average of the weights is of another network")
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:

@@ -6,39 +6,31 @@ import hashlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from cosep.errors import RunError
-from cosep.recovery.loop import Progress
+from cosep.recovery.loop import Progress, check_average
 from cosep.runs.folder import difference, failing_as_ours, write_atomically
-
-if TYPE_CHECKING:
-    from torch.optim.swa_utils import AveragedModel
 
 _MARK = b"cosep training 2 "  # then the SHA-256 of all that follows the line
 
 
-def write_partial(
-    path: Path, described: Mapping[str, Any], progress: Progress, average: AveragedModel | None, seconds: float = 0.0
-) -> None:
+def write_partial(path: Path, described: Mapping[str, Any], progress: Progress, seconds: float = 0.0) -> None:
     """Write a training between two updates; what stood there before is replaced at once or not at all."""
     stream = io.BytesIO()
-    state = {name: getattr(progress, name) for name in ("update", "weights", "optimizer", "rng_state", "losses")}
-    state |= {"average": average and average.state_dict(), "seconds": seconds}
-    torch.save({"described": dict(described), **state}, stream)
+    state = {name: getattr(progress, name) for name in Progress.__annotations__}
+    torch.save({"described": dict(described), **state, "seconds": seconds}, stream)
     content = stream.getvalue()
     with failing_as_ours(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, _MARK + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
-def read_partial(
-    path: Path, described: Mapping[str, Any], model: nn.Module, average: AveragedModel | None
-) -> tuple[Progress | None, float]:
-    """What an earlier start of this training left, the average put back, and its seconds; None if there is nothing."""
+def read_partial(path: Path, described: Mapping[str, Any], model: nn.Module) -> tuple[Progress | None, float]:
+    """What an earlier start of this training left, and its seconds; None if there is nothing."""
     if not path.exists():
         return None, 0.0
     try:
@@ -52,9 +44,7 @@ def read_partial(
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
         if {name: tensor.shape for name, tensor in state["weights"].items()} != shapes:
             raise RunError(f"{path} is of another network than this one. Remove it to start over.")
-        stored = state.pop("average")
-        if average:
-            average.load_state_dict(stored)
+        check_average(state["average"], shapes)
         seconds = float(state.pop("seconds", 0.0))
         return Progress(**state), seconds
     except RunError:

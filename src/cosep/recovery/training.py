@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cosep.config import Optimizer, RecoverConfig, check_at_least, check_between, check_choice, setting
 from cosep.data.batches import pair_of
 from cosep.errors import ConfigError, RecoveryError
+from cosep.models.formats import in_fast_format
 from cosep.models.modes import evaluating, logits_of
 from cosep.recovery import Progress, batch_count, recover
 from cosep.recovery.inputs import Growing, Mixed
@@ -22,11 +23,8 @@ from cosep.recovery.partial import read_partial, write_partial
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-    from torch.optim.swa_utils import AveragedModel
 
 TRAINING_SECONDS = "training_seconds"  # the key in the metadata of weights
-
-Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +130,8 @@ def train(
         model = fabric.to_device(build())
         first = fabric.to_device(pair_of(next(iter(loader)), "a batch of the loader for training")[0][:1])
         if config.channels_last:
-            _prefer_channels_last(model, first)
-        average = moving_average(model, config.ema) if config.ema else None
-        progress, spent = read_partial(partial, described, model, average) if partial else (None, 0.0)
+            model, _ = in_fast_format(model, first)
+        progress, spent = read_partial(partial, described, model) if partial else (None, 0.0)
         last = began = time.monotonic()
         updates = max(1, round(config.epochs * batches))
         size = Growing(model, config.first_size, updates, done=progress.update if progress else 0)
@@ -143,13 +140,11 @@ def train(
             nonlocal last
             # One process writes: all would take the same temporary name.
             if partial and fabric.is_global_zero and time.monotonic() - last >= checkpoint_seconds:
-                write_partial(partial, described, now(), average, spent + time.monotonic() - began)
+                write_partial(partial, described, now(), spent + time.monotonic() - began)
                 last = time.monotonic()
 
         def told(done: int, updates: int, loss: float) -> None:
             size.done = done
-            if average:
-                average.update_parameters(model)
             if on_update:
                 on_update(done, updates, loss)
 
@@ -167,6 +162,7 @@ def train(
                     distill=0.0,
                     features=0.0,
                     label_smoothing=config.label_smoothing,
+                    ema=config.ema,
                 ),
                 fabric=fabric,
                 batches_a_pass=batches,
@@ -181,8 +177,7 @@ def train(
         raise RecoveryError(f"the training {done.outcome}. Use a lower learning rate or a longer warm-up.")
     if on_end:
         on_end(spent + time.monotonic() - began)
-    result = average.module if average else model
-    return result.to(memory_format=torch.contiguous_format) if config.channels_last else result  # type: ignore[call-overload]
+    return model.to(memory_format=torch.contiguous_format) if config.channels_last else model  # type: ignore[call-overload]
 
 
 def training_seconds(weights: Path) -> float | None:
@@ -197,35 +192,7 @@ def training_seconds(weights: Path) -> float | None:
     return seconds if 0 < seconds < math.inf else None
 
 
-def _prefer_channels_last(model: nn.Module, inputs: Tensor) -> None:
-    """Lay a model's weights out for channels_last, unless its `forward` fails then (a `view` of what is scattered)."""
-    if inputs.ndim != 4:
-        return
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    try:
-        _outputs(model, inputs.to(memory_format=torch.channels_last))
-    except RuntimeError:
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-
-
 def _outputs(model: nn.Module, inputs: Tensor) -> int:
     """How many classes a model scores."""
     with evaluating(model):
         return logits_of(model, inputs).shape[1]
-
-
-def moving_average(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of a model's parameters and buffers; `update_parameters` adds the model as it is.
-
-    BatchNorm's statistics are averaged like the weights they belong to (as timm does): that costs no further pass over
-    the data, and at the end of a cosine, where the weights hardly move, it is what such a pass would find. The n-th
-    model counts with a decay of at most (1 + n) / (10 + n), TensorFlow's rule, so that a short training does not
-    end with the average of its first steps.
-    """
-    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-
-    def add(averages: Tensors, latest: Tensors, n: Tensor | int) -> None:
-        now = min(decay, (1 + int(n)) / (10 + int(n)))
-        get_ema_multi_avg_fn(now)(averages, latest, n)
-
-    return AveragedModel(model, multi_avg_fn=add, use_buffers=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from cosep.comparison.naming import named_method
 from cosep.reporting.html import assembled
 from cosep.reporting.run import RunRecord
 
@@ -74,7 +75,7 @@ def trials_document(runs: Sequence[RunRecord], trials: Sequence[Trial], unpruned
         members = [row for row in rows if row["configuration"] == number]
         configurations.append(
             {
-                "label": f"{_letter(number)} · {method}",
+                "label": f"{_letter(number)} · {named_method(method)}",
                 "runs": len(members),
                 "spread": {key: spread([m[key] for m in members]) for key in FIGURES},
                 "widths": [_width(members, name) for name in groups],

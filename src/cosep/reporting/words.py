@@ -135,6 +135,11 @@ def size(value: float) -> str:
     return _scaled(value, ((1e9, " GB"), (1e6, " MB"), (1e3, " kB")), f"{value:g} bytes")
 
 
+def printable(text: str) -> str:
+    """Text from a file for a terminal: characters that could steer it become question marks."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+
+
 def duration(seconds: float) -> str:
     """Seconds: 75 -> "1 min 15 s"."""
     if seconds < 10:

@@ -18,7 +18,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,7 @@ class Run:
         self._seals: dict[str, Seal] = {CONFIG: config}
         self._logged = 0
         self._log_digest = hashlib.sha256()
+        self.listeners: list[Callable[[str], None]] = []  # told of every line of the log
 
     def store(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; the old one stays whole until the new one is on disk."""
@@ -137,6 +138,8 @@ class Run:
             file.write(line)
         self._logged += len(line)
         self._log_digest.update(line)
+        for tell in self.listeners:
+            tell(line.decode())
 
     def seals(self) -> dict[str, Seal]:
         """The seals of the files in the folder that are neither the checkpoint nor of the result."""

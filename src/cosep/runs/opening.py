@@ -18,6 +18,8 @@ from cosep.errors import ConfigError, PlanError
 from cosep.groups import find_groups
 from cosep.models.formats import in_fast_format
 from cosep.records import Group, Plan, Selection
+from cosep.recovery import RecoveryHooks
+from cosep.runs.events import mirrored
 from cosep.runs.fabric import launched
 from cosep.runs.folder import Run, opened, weights_digest
 from cosep.runs.identity import code_digest, file_digest, name_of
@@ -55,12 +57,24 @@ class Request:
     run: str | Path | None = None
     about: Mapping[str, Any] | None = None
     callbacks: Callbacks | None = None
-    recovery: Recover | None = None
+    progress: bool | None = None  # None: shown where somebody is looking
+    tensorboard: bool = False
+    recovery: Recover | RecoveryHooks | None = None
     criterion: str | Criterion | Callable[..., Any] | None = None
     width_rule: str | WidthRule | Callable[..., Any] | None = None
     plan: Plan | None = None
     choose: Choose | None = None
     widths: Mapping[str, int] | None = None
+
+    @property
+    def hooks(self) -> RecoveryHooks:
+        """The parts of the training that are the caller's."""
+        return self.recovery if isinstance(self.recovery, RecoveryHooks) else RecoveryHooks()
+
+    @property
+    def own_training(self) -> Recover | None:
+        """The caller's training in place of ours."""
+        return None if isinstance(self.recovery, RecoveryHooks) else self.recovery
 
     @property
     def loaders(self) -> dict[str, Batches | None]:
@@ -117,6 +131,7 @@ class Opening:
     chain: Chain
     fabric: Fabric
     folder: Run | None
+    callbacks: Callbacks
 
     def job(self) -> Job:
         """What stays the same all through the run; model and data are tried with one batch of each."""
@@ -127,8 +142,8 @@ class Opening:
         original, format_note = in_fast_format(original, example) if config.device.channels_last else (original, "")
         classes = classes_of(original, example)
         config = replace_settings(config, {"observe": {"images": config.observe.images_for(classes)}})
-        by_labels = config.recover.schedule != "none" and not config.recover.distill and request.recovery is None
-        by_labels = by_labels and config.recover.epochs != 0
+        by_labels = config.recover.schedule != "none" and not config.recover.distill and request.own_training is None
+        by_labels = by_labels and config.recover.epochs != 0 and request.hooks.loss is None
         check_data(original, example, classes, request.loaders, towards_labels=by_labels)
         means = budget(request.loaders, config)
         every = with_heads_tried(original, find_groups(original, example), example)
@@ -150,8 +165,9 @@ class Opening:
             batches_a_pass=means.batches_a_pass,
             updates_a_group=means.updates_a_group,
             updates_in_all=means.updates_in_all,
-            callbacks=request.callbacks or Callbacks(),
-            recovery=request.recovery,
+            callbacks=self.callbacks,
+            recovery=request.own_training,
+            hooks=request.hooks,
             criterion=self.chain.criterion,
             rule=self.chain.rule,
             run=self.folder,
@@ -165,7 +181,9 @@ class Opening:
 def opened_request(request: Request) -> Iterator[Opening]:
     """Check what is asked for and open its folder, whose lock is held meanwhile."""
     asked = request.config or preset()
-    model = accepted_model(request.model, asked, trains=request.recovery is None)
+    if request.tensorboard and request.run is None:
+        raise ConfigError("tensorboard writes events into the run folder, and `run` is None. Give a folder.")
+    model = accepted_model(request.model, asked, trains=request.own_training is None)
     check_loaders(request.loaders, asked)
     chain = chain_of(request, asked)
     with ExitStack() as stack:
@@ -182,7 +200,14 @@ def opened_request(request: Request) -> Iterator[Opening]:
                 device=fabric.device.type,
             )
             folder = stack.enter_context(opened(Path(request.run), described))
-        yield Opening(request, model, chain, fabric, folder)
+            if request.tensorboard:
+                stack.enter_context(mirrored(folder))
+        callbacks = request.callbacks or Callbacks()
+        if request.progress is not False and fabric.is_global_zero:
+            from cosep.reporting.progress import watched
+
+            callbacks = stack.enter_context(watched(callbacks, request.progress))
+        yield Opening(request, model, chain, fabric, folder, callbacks)
 
 
 def only_deciding(config: PruneConfig) -> PruneConfig:
@@ -253,6 +278,7 @@ def chain_of(request: Request, config: PruneConfig) -> Chain:
         own = thing is not None and not isinstance(thing, str)
         if digest := code_digest(thing) if own else file_digest(names[part]):
             code[part] = digest
+    code |= {f"recovery_{name}": code_digest(part) for name, part in request.hooks.given().items()}
     return Chain(config, found["criterion"], found["width_rule"], code)  # type: ignore[arg-type]
 
 

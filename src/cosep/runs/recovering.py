@@ -39,7 +39,7 @@ def updates_of(job: Job, state: State) -> tuple[int, str]:
     """How long the next recovery is, and why, in words; a length that the caller gave is kept to."""
     final, recover = job.config.recover.schedule == "final", job.config.recover
     if job.updates_in_all is not None:
-        share = job.updates_in_all if final else max(1, round(job.updates_in_all / len(job.groups)))
+        share = job.updates_in_all if final else _share_of_group(job, state, job.updates_in_all)
         return share, f"recover.epochs is {recover.epochs:g}"
     if not final:
         return job.updates_a_group, "the share of one group"
@@ -50,6 +50,29 @@ def updates_of(job: Job, state: State) -> tuple[int, str]:
         return LEAST_UPDATES, f"the least by default; the data and {cuts} cut groups would give {updates}"
     each = f"{recover.group_epochs:g} passes over {100 * recover.share:g} % of the data"
     return updates, f"{each} for each of {cuts} cut groups"
+
+
+def planned_updates(job: Job, state: State) -> int:
+    """How many updates are still to come, about: that a group is cut is not known before its turn."""
+    if job.updates_in_all is not None:
+        return job.updates_in_all
+    left = len(job.groups) - len(state.plans)
+    cuts = sum(len(plan.kept) < plan.width for plan in state.plans)
+    if job.config.recover.schedule == "per-layer":
+        return (left + state.waiting) * job.updates_a_group
+    return max(job.updates_a_group * (cuts + left), LEAST_UPDATES if job.updates_a_group else 0)
+
+
+def _share_of_group(job: Job, state: State, in_all: int) -> int:
+    """The updates of the group that was cut last: what is left, shared with the groups that may still be cut.
+
+    So what a group left whole did not use goes to those behind it. One by one, only widths that were given or decided
+    ahead say which ones these are.
+    """
+    spent = sum(outcome.recovery.updates for outcome in state.outcomes if outcome.recovery)
+    known = {**state.ahead, **job.given}
+    left = [group for group in job.groups[len(state.plans) :] if known.get(group.name, 0) < group.width]
+    return max(1, round((in_all - spent) / (1 + len(left))))
 
 
 def length_in_words(job: Job, state: State) -> tuple[str, ...]:
@@ -104,6 +127,7 @@ def _trained(job: Job, state: State, updates: int, progress: Progress | None) ->
         progress=progress,
         checkpoint=_storing(job, state),
         on_update=_telling(job, progress.losses if progress else ()),
+        hooks=job.hooks,
     )
     return RecoveryRecord(done.updates, done.outcome, _thinned(done.losses))
 

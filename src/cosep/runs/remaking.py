@@ -20,7 +20,7 @@ from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
 from cosep.runs.planning import candidates_of_original, damage_at_half, finished_selections, target_for_share, widths_of
 from cosep.runs.search import with_tried
 from cosep.runs.state import Job, State, calibration_pass, first_images
-from cosep.selection.rules import Widths
+from cosep.selection.rules import Target, Widths
 from cosep.surgery import apply_layout, layout_of
 
 SEARCH_IMAGES = 1000  # calibration images behind each rebuild of a search, and images on which its loss is measured
@@ -36,19 +36,20 @@ def rebuilt(job: Job, state: State, groups: tuple[Group, ...]) -> State:
         state = replace(state, model=made.model, rebuild=_recorded(made, state.rebuild))
     elif config.reestimate_batchnorm:
         with job.stage("batchnorm", name):
-            reestimate_batchnorm(state.model, calibration_pass(job, _images(job, config)))
+            reestimate_batchnorm(state.model, calibration_pass(job, images_of_rebuild(job, config)))
     same_weights_everywhere(state.model, job.fabric)
     return state
 
 
-def _images(job: Job, config: RebuildConfig) -> int:
+def images_of_rebuild(job: Job, config: RebuildConfig) -> int:
+    """How many images the rebuild sees; 0: all."""
     return config.images_of(math.prod(job.example.shape[2:]))
 
 
 def _rebuilt(
     job: Job, model: nn.Module, layout: Layout, config: RebuildConfig, only: AbstractSet[str] | None = None
 ) -> Rebuilt:
-    inputs = [x for x, _ in calibration_pass(job, _images(job, config))]
+    inputs = [x for x, _ in calibration_pass(job, images_of_rebuild(job, config))]
     own = list(batches_of_rank(inputs, job.fabric))
     firsts = list(accumulate((len(x) for x in inputs), initial=0))  # and the number of all images at its end
     team = replace(team_of(job.fabric), numbers=tuple(batches_of_rank(firsts[:-1], job.fabric)), images=firsts[-1])
@@ -70,8 +71,9 @@ def _recorded(made: Rebuilt, before: RebuildRecord | None) -> RebuildRecord:
 
 def tried(job: Job, state: State, share: float) -> State:
     """Cut and rebuild the network at one size, measure what it loses, and forget the network."""
-    few = replace(job.config.rebuild, images=min(_images(job, job.config.rebuild) or SEARCH_IMAGES, SEARCH_IMAGES))
-    model, _, _ = resized(job, state, share, few, "search")
+    images = images_of_rebuild(job, job.config.rebuild) or SEARCH_IMAGES
+    few = replace(job.config.rebuild, images=min(images, SEARCH_IMAGES))
+    model, _, _ = resized(job, state, target_for_share(job, share), few, "search")
     with job.stage("search"):
         drop = points_lost(job, model, _unseen(job))
     state = with_tried(state, share, drop)
@@ -81,11 +83,11 @@ def tried(job: Job, state: State, share: float) -> State:
 
 
 def resized(
-    job: Job, state: State, share: float, config: RebuildConfig, stage: str
+    job: Job, state: State, target: Target, config: RebuildConfig, stage: str
 ) -> tuple[nn.Module, Widths, Layout]:
-    """The uncut network cut to a share of its MACs and rebuilt; what was gathered of it once serves every share."""
+    """The uncut network cut to a target and rebuilt; what was gathered of it once serves every target."""
     found = candidates_of_original(job)
-    decided = widths_of(job, state, found, target_for_share(job, share))
+    decided = widths_of(job, state, found, target)
     layout: Layout = {}
     for group, selection in zip(job.groups, finished_selections(job, found, decided), strict=True):
         if selection.removed:
@@ -95,7 +97,7 @@ def resized(
         if layout and config.solve:
             model = _rebuilt(job, model, layout, config).model
         elif layout and config.reestimate_batchnorm:
-            reestimate_batchnorm(model, calibration_pass(job, _images(job, config)))
+            reestimate_batchnorm(model, calibration_pass(job, images_of_rebuild(job, config)))
     same_weights_everywhere(model, job.fabric)
     return model, decided, layout
 

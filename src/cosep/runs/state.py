@@ -26,7 +26,8 @@ from cosep.records import (
     Selection,
     Tried,
 )
-from cosep.recovery import Progress
+from cosep.recovery import Progress, RecoveryHooks
+from cosep.recovery.loop import check_average
 from cosep.runs.folder import Checkpoint, Run
 from cosep.selection.rules import WidthRule
 from cosep.storage.schemas import COUNT, FINITE, SCALAR, Each, Maybe, misfit
@@ -36,8 +37,13 @@ from cosep.surgery import apply_layout, plan_from_document, plan_to_document
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from cosep.runs.estimating import Estimate
+    from cosep.runs.sweeping import Size
+
 Batches = Iterable[Any]  # of (inputs, labels), or of inputs where nothing asks for labels
-Recover = Callable[[nn.Module, int], None]  # trains the network, in place, for a number of updates
+Recover = Callable[
+    [nn.Module, int], None
+]  # a caller's own training: trains the network, in place, for a number of updates
 Choose = Callable[[nn.Module, Group, Layout], Selection]  # deprecated: a criterion is a function of a GroupView
 
 
@@ -47,8 +53,10 @@ class Callbacks:
 
     # the groups to prune, how many an interrupted run has behind it, and the unpruned network's figures
     on_start: Callable[[tuple[Group, ...], int, dict[str, Any]], None] | None = None
+    on_estimate: Callable[[Estimate], None] | None = None  # what the run will take, before it begins
     on_stage: Callable[[str, str], None] | None = None  # a group ("" for the whole network) and what begins for it
     on_group: Callable[[Outcome], None] | None = None  # what became of a group
+    on_size: Callable[[Size], None] | None = None  # what became of one size of a sweep
     on_update: Callable[[int, int, float], None] | None = None  # updates done, of how many, the loss
     on_epoch: Callable[[int, float], None] | None = None  # passes over the training data done, the last one's mean loss
 
@@ -91,7 +99,8 @@ class Job:
     updates_a_group: int
     updates_in_all: int | None  # where the caller has said how long to train
     callbacks: Callbacks
-    recovery: Recover | None
+    recovery: Recover | None  # in place of all training
+    hooks: RecoveryHooks  # or parts of it
     criterion: Criterion
     rule: WidthRule
     run: Run | None
@@ -159,7 +168,9 @@ def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> C
     return Checkpoint(tensors, document)
 
 
-def from_checkpoint(checkpoint: Checkpoint, original: nn.Module) -> tuple[State, Progress | None]:
+def from_checkpoint(
+    checkpoint: Checkpoint, original: nn.Module, hooks: RecoveryHooks | None = None
+) -> tuple[State, Progress | None]:
     """The state and, if a recovery was under way, its progress; a RunError where they are not of this network."""
     try:
         if wrong := misfit(checkpoint.document, _DOCUMENT, "its document"):
@@ -175,7 +186,7 @@ def from_checkpoint(checkpoint: Checkpoint, original: nn.Module) -> tuple[State,
         )
         progress = None
         if "progress" in checkpoint.document:
-            progress = _unpacked_progress(checkpoint, state.model)
+            progress = _unpacked_progress(checkpoint, state.model, own=bool(hooks and hooks.optimizer))
     # Weights and random states of another form are refused by torch itself, with the last two.
     except (ValueError, LookupError, RuntimeError, TypeError) as error:
         raise RunError(
@@ -234,6 +245,7 @@ def _unpacked(tensors: Mapping[str, Tensor], document: Mapping[str, Any], origin
 
 def _packed_progress(progress: Progress) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, plain = {"rng": progress.rng_state}, {}
+    tensors |= {f"average/{name}": tensor for name, tensor in (progress.average or {}).items()}
     for index, values in progress.optimizer["state"].items():
         for key, value in values.items():
             if isinstance(value, Tensor):
@@ -249,25 +261,30 @@ def _packed_progress(progress: Progress) -> tuple[dict[str, Tensor], dict[str, A
     return tensors, document
 
 
-def _unpacked_progress(checkpoint: Checkpoint, model: nn.Module) -> Progress:
+def _unpacked_progress(checkpoint: Checkpoint, model: nn.Module, *, own: bool) -> Progress:
+    """`own`: the optimizer is the caller's, and what its state is like nobody else knows."""
     document = checkpoint.document["progress"]
     live = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if [group["params"] for group in document["param_groups"]] != [list(range(len(live)))]:
+    if not own and [group["params"] for group in document["param_groups"]] != [list(range(len(live)))]:
         raise ValueError("the optimizer is of other parameters")
     state: dict[int, dict[str, Any]] = {}
     start = "optimizer/"
     values = {name[len(start) :]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(start)}
     for name, value in {**values, **document["optimizer"]}.items():
         index, key = name.split("/", 1)
-        if isinstance(value, Tensor) and value.ndim and value.shape != live[int(index)].shape:
+        if not own and isinstance(value, Tensor) and value.ndim and value.shape != live[int(index)].shape:
             raise ValueError(f"the optimizer's {key} of parameter {index} has another shape than that")
         state.setdefault(int(index), {})[key] = value
+    start = "average/"
+    means = {name[len(start) :]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(start)}
+    check_average(means or None, {name: tensor.shape for name, tensor in model.state_dict().items()})
     return Progress(
         document["update"],
         model.state_dict(),
         {"state": state, "param_groups": document["param_groups"]},
         _random_state(checkpoint.tensors["rng"]),
         tuple(document["losses"]),
+        means or None,
     )
 
 

@@ -95,7 +95,7 @@ def export_onnx(
 
     def write(beside: Path) -> tuple[float, float]:
         onnx.save_model(proto, os.fspath(beside))
-        return _compared(ready, _in_onnxruntime(beside), example, tolerance, path)
+        return _compared(ready, in_onnxruntime(beside), example, tolerance, path)
 
     return _written(path, write, "onnx", used)
 
@@ -211,7 +211,7 @@ def _largest(values: Tensor) -> float:
     return float(values.abs().nan_to_num(nan=float("inf"), posinf=float("inf")).max())
 
 
-def _in_onnxruntime(path: Path) -> Callable[[Tensor], Tensor]:
+def in_onnxruntime(path: Path) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
