@@ -8,55 +8,59 @@ plan = cosep.plan(model, train_loader);  print(plan);  smaller = plan.apply(mode
 
 __version__ = "0.1.0"
 
-from cosep.comparison.trials import compare
-from cosep.config import (
-    DeviceConfig,
-    LimitConfig,
-    ObserveConfig,
-    ProfileConfig,
-    PruneConfig,
-    RebuildConfig,
-    RecoverConfig,
-    SelectConfig,
-    SurgeryConfig,
-    preset,
-    replace_settings,
-)
-from cosep.criteria import Candidates, Criterion, GroupView, ranked
-from cosep.data import load_data
-from cosep.errors import (
-    ArtifactError,
-    CalibrationError,
-    ConfigError,
-    CosepError,
-    DataError,
-    ExportError,
-    ModelError,
-    PlanError,
-    RecoveryError,
-    RunError,
-    TraceError,
-)
-from cosep.features import select_channels
-from cosep.groups import find_groups
-from cosep.observation import check_moments, class_histograms, class_moments, merge_all, observe, observe_histograms
-from cosep.pipeline import plan, prune
-from cosep.profiles import profiles as separability_profiles
-from cosep.profiles import separability_space
-from cosep.rebuilding import rebuild, reestimate_batchnorm
-from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Outcome, Plan, Selection, Space
-from cosep.recovery import RecoveryHooks
-from cosep.reporting.records import Report
-from cosep.runs.results import PruneResult
-from cosep.runs.state import Callbacks
-from cosep.runs.sweeping import Size, Sweep, sweep
-from cosep.selection import select
-from cosep.selection.rules import Probe, Target, Width, WidthRule, Widths
-from cosep.storage.artifacts import load, save
-from cosep.storage.export import export_onnx
-from cosep.storage.quantization import Quantized, quantize_onnx
-from cosep.surgery import cut, cut_checked, cut_group
-from cosep.zoo import load_model
+import os
+
+# A shell that asks how a word goes on wants its answer at once: then nothing that needs torch is imported.
+if not os.environ.get("_COSEP_COMPLETE", "").startswith("complete_"):
+    from cosep.comparison.trials import compare
+    from cosep.config import (
+        DeviceConfig,
+        LimitConfig,
+        ObserveConfig,
+        ProfileConfig,
+        PruneConfig,
+        RebuildConfig,
+        RecoverConfig,
+        SelectConfig,
+        SurgeryConfig,
+        preset,
+        replace_settings,
+    )
+    from cosep.criteria import Candidates, Criterion, GroupView, ranked
+    from cosep.data import load_data
+    from cosep.errors import (
+        ArtifactError,
+        CalibrationError,
+        ConfigError,
+        CosepError,
+        DataError,
+        ExportError,
+        ModelError,
+        PlanError,
+        RecoveryError,
+        RunError,
+        TraceError,
+    )
+    from cosep.features import select_channels
+    from cosep.groups import find_groups
+    from cosep.observation import check_moments, class_histograms, class_moments, merge_all, observe, observe_histograms
+    from cosep.pipeline import plan, prune
+    from cosep.profiles import profiles as separability_profiles
+    from cosep.profiles import separability_space
+    from cosep.rebuilding import rebuild, reestimate_batchnorm
+    from cosep.records import ClassHistograms, ClassMoments, Cost, Group, GroupPlan, Outcome, Plan, Selection, Space
+    from cosep.recovery import RecoveryHooks
+    from cosep.reporting.records import Report
+    from cosep.runs.results import PruneResult
+    from cosep.runs.state import Callbacks
+    from cosep.runs.sweeping import Size, Sweep, sweep
+    from cosep.selection import select
+    from cosep.selection.rules import Probe, Target, Width, WidthRule, Widths
+    from cosep.storage.artifacts import load, save
+    from cosep.storage.export import export_onnx
+    from cosep.storage.quantization import Quantized, quantize_onnx
+    from cosep.surgery import cut, cut_checked, cut_group
+    from cosep.zoo import load_model
 
 __all__ = [
     "ArtifactError",

@@ -329,6 +329,38 @@ class RebuildRecord:
 
 
 @dataclass(frozen=True)
+class LayerFigures:
+    """A layer before and after, or a place where several layers come together; in the order in which they run.
+
+    Its time is that from when it begins until the next layer begins: with the normalisation, activation and addition
+    behind it. The times of all layers together are the time of the network.
+    """
+
+    layer: str  # "" where several come together
+    kind: str  # the layer's class, or what is made of them: "sum", "product", "concatenation" or torch's name for it
+    sources: tuple[int, ...] | None  # places of those whose outputs it reads, -1: the input; None where not known
+    inputs: tuple[int, int] = (0, 0)  # channels, before and after
+    outputs: tuple[int, int] = (0, 0)
+    macs: tuple[int, int] = (0, 0)  # of one sample
+    milliseconds: tuple[float, float] = (0.0, 0.0)  # for the example, batch size 1 as a rule
+    groups: tuple[str, ...] = ()  # to which its outputs belong
+    why: str = ""  # why it has as many outputs as it has, in words
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> LayerFigures:
+        """The figures that were written as plain values."""
+        pairs = {name: tuple(document[name]) for name in ("inputs", "outputs", "macs", "milliseconds", "groups")}
+        sources = document["sources"]
+        return cls(
+            layer=document["layer"],
+            kind=document["kind"],
+            sources=None if sources is None else tuple(sources),
+            why=document["why"],
+            **pairs,
+        )
+
+
+@dataclass(frozen=True)
 class Tried:
     """One size of the network: the share of its MACs, and the points of accuracy lost before any training."""
 

@@ -1,8 +1,11 @@
-"""What a demo may remove: the run of an earlier demo, and nothing else."""
+"""What a demo may remove: the run of an earlier demo, and nothing else. And that it says whatever came out."""
+
+from types import SimpleNamespace
 
 import pytest
 
-from cosep.cli.demo import MARK, MODEL, _clear
+from cosep.cli.demo import DRAWS, MARK, MODEL, _clear, choices
+from cosep.config import preset
 from cosep.errors import RunError
 from cosep.runs.folder import opened
 
@@ -42,3 +45,22 @@ def test_an_earlier_demo_is_replaced(tmp_path):
     _clear(tmp_path)
     assert list(tmp_path.iterdir()) == []
     _clear(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("ours", "ahead"), [(0.97, 5), (0.932, 2), (0.5, 0)])
+def test_the_demo_says_how_many_random_draws_are_behind_whatever_came_out(ours, ahead):
+    asked = []
+
+    def pruned(config, criterion):
+        """Random channels come to 93.0, 93.1 ... 93.4 %, rebuilt; half of that only cut."""
+        asked.append((criterion, config.seed, config.rebuild.solve))
+        accuracy = ours if criterion == "elimination" else 0.93 + config.seed / 1000
+        accuracy = accuracy if config.rebuild.solve else accuracy / 2
+        return SimpleNamespace(report=SimpleNamespace(after=SimpleNamespace(accuracy=accuracy)))
+
+    _, default, random, last = choices(pruned, preset())
+    assert default.split()[-4:] == [f"{50 * ours:.2f}", "%", f"{100 * ours:.2f}", "%"]
+    assert random.endswith("93.0 to 93.4 %")
+    assert "46.5 to 46.7 %" in random
+    assert last.strip() == f"Rebuilt, the default's channels are ahead of {ahead} of {DRAWS} random draws."
+    assert {seed for criterion, seed, _ in asked if criterion == "random"} == set(range(DRAWS))

@@ -105,7 +105,9 @@ def run_command(command):
         case ["make", target]:
             subprocess.run(["make", "-n", "-o", ".venv/.installed", target], cwd=ROOT, check=True, capture_output=True)
         case ["pip", "install", *rest]:
-            for wanted in (Requirement(word) for word in rest if not word.startswith("-")):
+            # "." is the clone that one is in.
+            named = [re.sub(r"^\.(?=\[|$)", "cosep", word) for word in rest if not word.startswith("-")]
+            for wanted in map(Requirement, named):
                 assert wanted.name != "cosep" or wanted.extras <= extras(), wanted
         case ["pip-audit" | "mkdocs" | "uv", *rest]:
             files = [word for word in rest if word.endswith((".txt", ".toml"))]

@@ -77,6 +77,7 @@ def test_a_block_of_an_unknown_kind_is_refused_and_a_hidden_one_is_found():
         ("console", "$ python benchmarks/cutting.py --no-such-flag 1\n"),
         ("console", "$ make no-such-target\n"),
         ("console", '$ pip install "cosep[no-such-extra]"\n'),
+        ("console", '$ pip install ".[no-such-extra]"\n'),
         ("console", "$ rm -rf /tmp/x\n"),
         ("toml", "[select]\ndegre = 3\n"),
         ("json", "{"),

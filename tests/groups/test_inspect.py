@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from typer.testing import CliRunner
 
 from cosep.cli.app import app
@@ -20,6 +21,36 @@ def test_groups_are_printed_as_a_table_with_reasons():
     assert "tied by an addition with layer1.0.conv2" in shown.stdout
     assert "feeds the classifier's output" in shown.stdout
     assert "9 of 13 groups are prunable in scope interior: 336 channels." in shown.stdout
+
+
+LONG = """
+from collections import OrderedDict
+from torch import nn
+
+def build():
+    block = lambda ins: nn.Sequential(OrderedDict(a_convolution_with_a_long_name=nn.Conv2d(ins, 8, 3)))
+    blocks = nn.Sequential(OrderedDict(the_first_of_the_blocks=block(3), the_second_of_the_blocks=block(8)))
+    return nn.Sequential(blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+"""
+
+
+@pytest.mark.parametrize("model", ["resnet20", "long.py:build"])
+def test_names_are_whole_on_a_screen_of_80_columns(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "long.py").write_text(LONG)
+    shown = CliRunner().invoke(app, ["inspect", model, "--input", "3,64,64"], env={"COLUMNS": "80"}).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
+    joined, names = "", []
+    for group, width, *_ in rows:  # a name that is too long goes on in the next line
+        if width:
+            names.append(joined)
+            joined = ""
+        joined += group
+    names.append(joined)
+    document = json.loads(CliRunner().invoke(app, ["inspect", model, "--input", "3,64,64", "--json"]).stdout)
+    assert names[1:] == [group["name"] for group in document["groups"]]
 
 
 def test_groups_are_printed_as_json_for_a_factory_in_a_file(tmp_path):

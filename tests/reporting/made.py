@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from cosep.records import GroupPlan, LayerRebuild, Plan, RebuildRecord, Selection, Tried
+from cosep.records import GroupPlan, LayerFigures, LayerRebuild, Plan, RebuildRecord, Selection, Tried
 from cosep.reporting import Evidence, Report, RunRecord
 
 
@@ -77,3 +77,17 @@ def rebuilt_run():
         tried=(Tried(0.575, 0.5), Tried(0.3625, 4.0), Tried(0.46875, 1.5)),
     )
     return replace(run, report=report)
+
+
+def networked_run():
+    """A run of a stem, a residual block whose first layer was halved, and a classifier."""
+    tied, own = "tied by an addition", ("layer0.conv1",)
+    layers = (
+        LayerFigures("stem", "Conv2d", (-1,), (3, 3), (8, 8), (300, 300), (0.25, 0.25), ("stem",), tied),
+        LayerFigures(own[0], "Conv2d", (0,), (8, 8), (8, 4), (800, 400), (0.5, 0.25), own, "knee"),
+        LayerFigures("conv2", "Conv2d", (1,), (8, 4), (8, 8), (800, 400), (0.5, 0.375), ("stem",), tied),
+        LayerFigures("", "sum", (0, 2)),
+        LayerFigures("fc", "Linear", (3,), (8, 8), (4, 4), (32, 32), (0.125, 0.125), (), "the classifier"),
+    )  # fmt: skip
+    run = record(groups=2)
+    return replace(run, plan=replace(run.plan, input=(3, 8, 8)), report=replace(run.report, layers=layers))

@@ -7,7 +7,7 @@ import pytest
 from cosep.reporting.folders import read_runs, write_page
 from cosep.reporting.page import run_page
 from cosep.reporting.sweep import sweep_page
-from tests.reporting.made import rebuilt_run, record
+from tests.reporting.made import networked_run, rebuilt_run, record
 from tests.reporting.test_page import HOSTILE
 
 # How many different colours a canvas shows, and how much of each chart is ink: an empty chart has neither.
@@ -52,6 +52,9 @@ def test_a_real_run_opens_without_network_and_all_charts_are_drawn(page, real_ru
     assert {address.split("#")[0] for address in tab.requests()} == {(real_run / "report.html").as_uri()}
     charts = {chart["title"]: chart for chart in tab.run(DRAWN)}
     for title in (
+        "The network from input to output",
+        "Test accuracy by class",
+        "Layers solved anew",
         "Channels kept and removed in each group",
         "Held-out accuracy, group after group, and after the recovery",
         "Mean simplified silhouette for every number of clusters",
@@ -78,13 +81,64 @@ def test_the_rebuild_has_a_table_and_a_curve(page, tmp_path):
     curve = charts["Sizes that were tried, before any training"]
     assert curve["marks"] > 3
     assert "3 sizes between 36 % and 57 % of the MACs" in curve["text"]
+    assert "changed the accuracy by −0.5 to −4 points. The network that was made has 50 %." in curve["text"]
+    assert charts["Damage of each group alone, at half of its channels"]["marks"] > 3
+    assert charts["Layers solved anew"]["marks"] > 3
     section = "document.querySelector('[aria-labelledby=section-the-rebuild]')"
     assert "from 0.1 (\u2068layer0.conv1\u2069) to 0.75 (\u2068layer1.conv1\u2069)" in tab.run(f"{section}.textContent")
-    tab.run(f"{section}.querySelector('details').open = true; 1")
+    tab.run(f"[...{section}.querySelectorAll('figure')].pop().querySelector('details').open = true; 1")
     tab.run("new Promise(done => setTimeout(done, 50)).then(() => 1)")
     rows = tab.run(f"[...{section}.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
     assert rows[0] == ["conv2", "the sum it ends in", "0.5", "0.125", "640", "9", "re-solved"]
     assert rows[2][2:4] == ["–", "–"]
+
+
+NETWORK = "[...document.querySelectorAll('figure')].find(f => f.textContent.startsWith('The network from input'))"
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_network_is_drawn_from_input_to_output(page, tmp_path, width):
+    (tmp_path / "report.html").write_text(run_page(networked_run()), encoding="utf-8")
+    tab = page(tmp_path / "report.html", width=width)
+    text = tab.run(f"{NETWORK}.textContent")
+    assert "4 layers in the order in which they run: 1 make fewer channels than before, 1 more only read fewer." in text
+    assert (
+        "Together they take 1.38 ms before and 1.00 ms after; most of that, 0.375 ms, goes to \u2068conv2\u2069" in text
+    )
+    drawn = tab.run(
+        f"[...{NETWORK}.querySelectorAll('svg text')].map(t => t.textContent.replace(/[\u2068\u2069]/g, ''))"
+    )
+    names = [
+        name for name in drawn if name in ("input 3 × 8 × 8", "stem", "layer0.conv1", "conv2", "sum", "fc", "output")
+    ]
+    assert names[0] == "input 3 × 8 × 8"
+    assert set(names) == {"input 3 × 8 × 8", "stem", "layer0.conv1", "conv2", "sum", "fc", "output"}
+    assert {"8 → 4", "800 → 400", "0.500 → 0.250"} <= set(drawn)
+    assert ("tied by an addition" in drawn) == (width > 1000)  # on a phone it is in the note and in the table
+    assert tab.run(f"{NETWORK}.querySelectorAll('path.wire').length") >= 6  # one for each source, and to the output
+    places = tab.run(
+        f"[...{NETWORK}.querySelectorAll('.row')].map(r => r.getBoundingClientRect()).map(r => [r.left, r.right])"
+    )
+    assert all(left >= 0 and right <= width for left, right in places)
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    tab.run(f"{NETWORK}.querySelectorAll('.row')[1].dispatchEvent(new MouseEvent('click', {{bubbles: true}})); 1")
+    assert tab.run(CHOSEN) == "layer0.conv1"
+    assert tab.complaints() == []
+
+
+def test_texts_of_the_network_do_not_run_into_one_another(page, tmp_path):
+    (tmp_path / "report.html").write_text(run_page(networked_run()), encoding="utf-8")
+    for width in (1400, 400):
+        tab = page(tmp_path / "report.html", width=width)
+        boxes = tab.run(
+            f"[...{NETWORK}.querySelectorAll('svg text')].map(t => t.getBoundingClientRect())"
+            ".map(r => [r.left, r.top, r.right, r.bottom])"
+        )
+        for i, (left, top, right, bottom) in enumerate(boxes):
+            for other in boxes[:i]:
+                beside = right <= other[0] or other[2] <= left
+                above = bottom <= other[1] + 3 or other[3] <= top + 3  # the boxes of lines touch, letters do not
+                assert beside or above, (width, boxes[i], other)
 
 
 def test_groups_are_chosen_by_mouse_list_and_keyboard(page, real_run):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cosep.errors import ArtifactError, RunError
+from cosep.records import Selection
 from cosep.reporting.folders import draw_page, read_run
 from cosep.reporting.html import embedded
 from cosep.reporting.page import (
@@ -21,11 +22,11 @@ from cosep.reporting.page import (
     run_page,
     summary,
 )
-from cosep.reporting.records import HeldOut
+from cosep.reporting.records import HeldOut, Report
 from cosep.reporting.run import short_name
 from cosep.reporting.words import change, count, duration, points, reason_in_words, size
 from cosep.runs.state import Callbacks
-from tests.reporting.made import rebuilt_run, record, without_evidence
+from tests.reporting.made import networked_run, rebuilt_run, record, without_evidence
 
 HOSTILE = [
     "</script><script>document.title = 'hacked'</script>",
@@ -194,9 +195,10 @@ def test_the_title_leaves_out_where_things_lie(spec, short):
 
 
 def words(reason, degree=3, **changes):
-    outcome, plan, _ = record(groups=1).groups()[0]
-    settings = {"select": {"degree": degree, "representative": "weighted"}}
-    return " ".join(reason_in_words(replace(plan, reason=reason), replace(outcome, **changes), settings))
+    run = record(groups=1)
+    outcome, plan, _ = run.groups()[0]
+    report = replace(run.report, settings={"select": {"degree": degree, "representative": "weighted"}})
+    return " ".join(reason_in_words(replace(plan, reason=reason), replace(outcome, **changes), report))
 
 
 def test_the_reason_is_said_in_words():
@@ -208,6 +210,63 @@ def test_the_reason_is_said_in_words():
     assert "The width was given" in words("width given")
     assert words("cutting to 3 cost 9.1 points in all, 1 are allowed: kept whole").startswith("Cutting to 3 cost")
     assert "Rounded up from 3 to 4 channels." in words("knee", notes=("rounded up from 3 to 4 channels",))
+
+
+def eliminated(**changes):
+    """A run whose first group was chosen by elimination, under a limit."""
+    run = rebuilt_run()
+    outcome, plan, _ = run.groups()[0]
+    reason = "limit on MACs: damage 0.1 at half its width"
+    lost = (0.5, 0.25, 0.1)
+    selection = Selection(8, (0, 2, 4, 6), reason, None, (2, 4, 6), tuple(1 - part for part in lost), (), lost)
+    plan = replace(plan, selection=replace(selection, **changes))
+    settings = {**run.report.settings, "select": {"criterion": "elimination"}}
+    return replace(run, report=replace(run.report, settings=settings)), outcome, plan
+
+
+def test_a_width_by_damage_is_explained_by_the_damage_and_by_what_stays():
+    run, outcome, plan = eliminated()
+    said = reason_in_words(plan, outcome, run.report)
+    assert said[0].startswith("The width follows from the limit on MACs and from the damage")
+    assert "the outputs move by 0.1 (KL, temperature 4), the smallest of 3 groups." in said[0]
+    assert "The 4 channels that stay are those that together reproduce best" in said[1]
+    assert "75.0 % of it" in said[1]
+    searched = eliminated(reason="size that was found: damage 0.1 at half its width")
+    assert "from the size that was found" in reason_in_words(searched[2], outcome, run.report)[0]
+
+
+def test_the_curve_of_elimination_is_not_called_a_silhouette():
+    run, outcome, plan = eliminated()
+    found = group_document(run, outcome, plan, None, 300)["curve"]
+    assert found["title"] == "How much k channels can reproduce of what the next layers compute"
+    assert (found["silhouette"], found["stays"], found["knee"], found["word"]) == (False, 4, None, "share reproduced")
+    assert not run_document(run)["separates"]
+    own = group_document(record(), *record().groups()[0], 300)["curve"]
+    assert (own["silhouette"], own["word"]) == (True, "silhouette")
+    assert run_document(record())["separates"]
+    scored = eliminated(losses=())  # where the layers behind are too wide, norms decide
+    assert group_document(scored[0], outcome, scored[2], None, 300)["curve"]["word"] == "share of scores"
+
+
+def test_every_layer_is_on_the_page_with_its_cost_before_and_after():
+    run = networked_run()
+    found = documents(run_page(run))["run"]
+    assert [part["layer"] for part in found["layers"]] == ["stem", "layer0.conv1", "conv2", "", "fc"]
+    assert found["layers"][1] == {
+        "layer": "layer0.conv1", "kind": "Conv2d", "sources": [0], "inputs": [8, 8], "outputs": [8, 4],
+        "macs": [800, 400], "milliseconds": [0.5, 0.25], "groups": ["layer0.conv1"], "why": "knee",
+    }  # fmt: skip
+    assert found["layers"][3]["sources"] == [0, 2]
+    again = Report.from_document(json.loads(json.dumps(run.report.to_document())))
+    assert again.layers == run.report.layers
+
+
+@pytest.mark.parametrize("wrong", [{"sources": [7]}, {"macs": [1]}, {"sources": [-2]}, {"milliseconds": "fast"}])
+def test_layers_that_cannot_be_drawn_are_refused(wrong):
+    document = networked_run().report.to_document()
+    document["layers"][1] |= wrong
+    with pytest.raises(ArtifactError, match="layers"):
+        Report.from_document(document)
 
 
 def test_the_rebuild_is_shown_layer_by_layer_with_its_errors_and_the_divergence():
@@ -331,7 +390,7 @@ def test_what_must_not_be_overlooked_is_a_warning():
         "The recovery made the network worse: held-out accuracy fell from 90.00 % to 79.50 % in 800 updates.",
         "Test accuracy fell by 64.0 points, to 28.00 %.",
     ]
-    assert found["limits"] == ["parameters 5 within 6"]
+    assert found["limits"] == ["Parameters 5 within 6."]
 
 
 def test_a_page_says_when_and_on_what_it_was_made_and_names_no_folder_of_this_machine():
@@ -366,5 +425,5 @@ def test_the_words_on_a_knee_are_what_the_curve_shows():
     run = record(channels=8)
     outcome, plan, _ = run.groups()[0]
     selection = replace(plan.selection, k=4, candidates=(2, 4, 8), fit=(0.1, 0.5, 0.9), scores=(), losses=())
-    said = reason_in_words(replace(plan, selection=selection), outcome, run.report.settings)
+    said = reason_in_words(replace(plan, selection=selection), outcome, run.report)
     assert said[0].endswith("a further cluster adds +0.2 to it on average up to there, +0.1 beyond.")

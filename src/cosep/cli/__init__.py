@@ -7,6 +7,10 @@ import sys
 
 def main() -> None:
     """Run the command; an error of ours is one line on standard error and exit code 1."""
+    from cosep.cli.completion import answered
+
+    if answered():
+        return
     from cosep.errors import CosepError
 
     try:

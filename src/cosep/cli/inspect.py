@@ -84,17 +84,20 @@ def groups_document(model: str, shape: Sequence[int], groups: Sequence[Group], s
 
 
 def groups_table(model: str, groups: Sequence[Group], scope: str) -> Table:
-    """The groups as a table for people."""
+    """The groups as a table for people; a name is never cut off: on a narrow screen it goes on in the next line."""
     table = Table(title=f"channel groups of {model}")
-    for name in ("group", "width", "made by", "used by", "MACs", "prunable"):
-        table.add_column(name, justify="right" if name in ("width", "MACs") else "left", no_wrap=name == "group")
+    for name in ("group", "width", "used by", "MACs", "prunable"):
+        narrow = name in ("width", "MACs")
+        table.add_column(name, justify="right" if narrow else "left", no_wrap=narrow, overflow="fold")
     for g in groups:
         balanced = f" ({g.blocks} equal blocks)" if g.blocks > 1 else ""
         verdict = f"[green]yes[/green]{balanced}" if is_prunable(g, scope) else f"no: {g.why_not}"
+        if len(g.producers) > 1 and g.producers[1] not in verdict:
+            verdict += f"; made by {', '.join(g.producers[:2])}" + (" and others" if len(g.producers) > 2 else "")
         width = f"{g.width} heads" if g.unit == "head" else str(g.width)
-        table.add_row(g.name, width, _few(g.producers), _few(g.consumers), count(g.macs), verdict)
+        table.add_row(g.name, width, _few(g.consumers), count(g.macs), verdict)
     return table
 
 
 def _few(names: Sequence[str], most: int = 2) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "–"
+    return "\n".join(names[:most]) + (f"\nand {len(names) - most} more" if len(names) > most else "") or "–"

@@ -49,6 +49,18 @@ def setting_flags() -> dict[str, tuple[str, ...]]:
     return flags
 
 
+def setting_choices() -> dict[str, list[str]]:
+    """The flags whose values are a few words, and these words."""
+    flags = setting_flags()
+    kinds = {path: plain_kind(kind) for path, (kind, _, _) in _settings().items()}
+    return {
+        flag: [str(choice) for choice in get_args(kind)]
+        for path, kind in kinds.items()
+        if get_origin(kind) is Literal
+        for flag in flags[path]
+    }
+
+
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with a flag for every setting; those that were given reach it as `changes`, by stage."""
     flags = setting_flags()
@@ -157,7 +169,7 @@ def _settings() -> dict[str, tuple[Any, str, str]]:
 
 
 def _shown(value: object) -> object:
-    return "none" if value is None else value
+    return "none" if value in (None, "") else value
 
 
 def _optional(kind: Any, name: str) -> Any:

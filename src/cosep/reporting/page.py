@@ -17,9 +17,21 @@ from cosep.reporting.html import assembled, packed
 from cosep.reporting.rebuilt import damage_document, rebuild_document, tried_document
 from cosep.reporting.records import Report
 from cosep.reporting.run import RunRecord, short_name
-from cosep.reporting.words import change, count, duration, percent, points, reason_in_words, size, warnings_in_words
+from cosep.reporting.words import (
+    change,
+    count,
+    curve_of,
+    duration,
+    percent,
+    points,
+    reason_in_words,
+    sentence,
+    separates,
+    size,
+    warnings_in_words,
+)
 
-SCRIPTS = ("charts.js", "run.js")
+SCRIPTS = ("charts.js", "network.js", "course.js", "rebuilt.js", "run.js")
 MATRIX_ENTRIES = 1_800_000  # bytes of all the profile matrices together: the page stays below 6 MB
 LEAST_COLUMNS = 8
 CURVE_POINTS = 600
@@ -29,6 +41,30 @@ METRICS = {
     "jm-histogram": ("JM separability, from histograms", 2.0),
     "hellinger": ("Hellinger distance", 1.0),
     "wasserstein": ("Wasserstein distance", None),
+}
+
+
+# What the curve over the number of channels is, by what drew it: its title, what a point is called, what it means.
+CURVES = {
+    "silhouette": {
+        "title": "Mean simplified silhouette for every number of clusters",
+        "word": "silhouette",
+        "lossWord": "k-medoids loss",
+        "about": "",
+    },
+    "elimination": {
+        "title": "How much k channels can reproduce of what the next layers compute",
+        "word": "share reproduced",
+        "lossWord": "share lost",
+        "about": "With the weights that stay solved anew, on the calibration images; errors count by how far they move "
+        "the classes' scores. Channels go one after the other, always the one that costs least.",
+    },
+    "scores": {
+        "title": "Share of all scores that the best k channels hold",
+        "word": "share of scores",
+        "lossWord": "loss",
+        "about": "",
+    },
 }
 
 
@@ -72,7 +108,11 @@ def run_document(run: RunRecord) -> dict[str, Any]:
             "accuracy": report.holdout_accuracy.before,
         },
         "not_pruned": [[skip.group, skip.width, skip.why] for skip in report.not_pruned],
-        "limits": [*(note for note in report.limits if "cannot be brought to" not in note), *report.notes],
+        "limits": [sentence(note) for note in (*report.limits, *report.notes) if "cannot be brought to" not in note],
+        "layers": [asdict(layer) for layer in report.layers],
+        "input": list(run.plan.input),
+        "left": report.change.macs,
+        "separates": separates(report.settings),
         "warnings": warnings_in_words(report),
         "by_class": class_document(run),
         "made": [] if report.made is None else [[name, value] for name, value in asdict(report.made).items()],
@@ -179,7 +219,7 @@ def group_document(
     selection = plan.selection
     clusters = selection.clusters if selection else ()
     return {
-        "words": reason_in_words(plan, outcome, settings),
+        "words": reason_in_words(plan, outcome, run.report),
         "facts": facts(run, outcome, plan),
         "kept": list(plan.kept),
         "curve": curve_document(selection, settings) if selection and selection.candidates else None,
@@ -210,11 +250,13 @@ def facts(run: RunRecord, outcome: Outcome, plan: GroupPlan) -> list[list[str]]:
 
 
 def curve_document(selection: Selection, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Silhouette, fit and loss at every k, thinned where there are very many; the knee always stays."""
+    """The curve, its fit and the loss at every k, thinned where there are very many; what was chosen always stays."""
     total = len(selection.candidates)
     step = -(-total // CURVE_POINTS)
-    stays = [i for i in range(total) if i % step == 0 or i == total - 1 or selection.candidates[i] == selection.k]
+    chosen = (selection.k, len(selection.kept))
+    stays = [i for i in range(total) if i % step == 0 or i == total - 1 or selection.candidates[i] in chosen]
     select = settings.get("select", {})
+    curve = curve_of(selection, settings)
     return {
         "k": [selection.candidates[i] for i in stays],
         "score": _picked(selection.scores, stays),
@@ -222,8 +264,11 @@ def curve_document(selection: Selection, settings: Mapping[str, Any]) -> dict[st
         "loss": _picked(selection.losses, stays),
         "knee": selection.k if selection.reason == "knee" else None,
         "given": selection.k if selection.reason == "width given" else None,
+        "stays": len(selection.kept) if len(selection.kept) in selection.candidates else None,
         "degree": select.get("degree"),
         "total": total,
+        "silhouette": curve == "silhouette",
+        **CURVES[curve],
     }
 
 

@@ -10,6 +10,7 @@ from cosep.errors import ArtifactError
 from cosep.records import (
     Comparison,
     FormerlyDict,
+    LayerFigures,
     Made,
     Measurement,
     Outcome,
@@ -62,6 +63,7 @@ class Report(FormerlyDict):
     rebuild: RebuildRecord | None = None  # None where no weights were solved anew
     damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone at half its width, where measured
     tried: tuple[Tried, ...] = ()  # the sizes that were tried where no limit said how much to cut
+    layers: tuple[LayerFigures, ...] = ()  # in the order in which they run; () where nobody measured them
     weights_sha256: str = ""  # of the network that the figures are of; "" where it was not recorded
 
     @property
@@ -94,6 +96,7 @@ class Report(FormerlyDict):
             "rebuild": self.rebuild.to_document() if self.rebuild else None,
             "damage": dict(self.damage),
             "tried": [asdict(each) for each in self.tried],
+            "layers": [_plain_layer(each) for each in self.layers],
             "weights_sha256": self.weights_sha256,
         }
 
@@ -120,6 +123,7 @@ class Report(FormerlyDict):
             rebuild=RebuildRecord.from_document(rebuilt) if (rebuilt := document.get("rebuild")) else None,
             damage=document.get("damage") or {},
             tried=tuple(Tried(each["share"], each["drop"]) for each in document.get("tried") or ()),
+            layers=tuple(LayerFigures.from_document(each) for each in document.get("layers") or ()),
             weights_sha256=document.get("weights_sha256") or "",
         )
 
@@ -129,7 +133,24 @@ class Report(FormerlyDict):
         return {**document, "format": FORMER_FORMAT, "groups": [outcome.former_document() for outcome in self.groups]}
 
 
-_NEW = ("made", "notes", "rebuild", "damage", "tried", "weights_sha256")  # what the version before did not know
+def _fits(parts: list[Any], place: int) -> bool:
+    """Whether a layer reads only the input and layers before it."""
+    return all(-1 <= source < place for source in parts[place]["sources"] or ())
+
+
+def _plain_layer(figures: LayerFigures) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(figures).items()}
+
+
+_NEW = (
+    "made",
+    "notes",
+    "rebuild",
+    "damage",
+    "tried",
+    "layers",
+    "weights_sha256",
+)  # what the version before did not know
 
 
 def check_report(document: object) -> str:
@@ -159,6 +180,14 @@ _LAYER = {
     "applied": bool,
     **dict.fromkeys(("error_before", "error_after"), Maybe(NUMBER)),
     **dict.fromkeys(("rows", "columns"), COUNT),
+}
+_PAIR = Where([COUNT], lambda pair: len(pair) == 2, "before and after")
+_PART = {
+    **dict.fromkeys(("layer", "kind", "why"), str),
+    **dict.fromkeys(("inputs", "outputs", "macs"), _PAIR),
+    "milliseconds": Where([FINITE], lambda pair: len(pair) == 2, "before and after"),
+    "groups": [str],
+    "sources": Maybe([int]),
 }
 _OUTCOME = {
     "group": str,
@@ -191,6 +220,7 @@ _REPORT = {
     ),
     "damage": Maybe(Each(FINITE)),
     "tried": Maybe([{"share": FINITE, "drop": FINITE}]),
+    "layers": Maybe(Where([_PART], lambda parts: all(_fits(parts, place) for place in range(len(parts))), "layers")),
     "weights_sha256": Maybe(str),
     "recovery": Maybe(_RECOVERY),
     "limits": [str],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ WHOLE = {
     "whole.",
     "too few channels": "The group has too few channels to be clustered: it was kept whole.",
 }
+COSEP = ("cosep", "cosep-magnitude", "cosep-mass", "medoid", "random-in-cluster")  # criteria that cluster profiles
+LIMITED = re.compile(r"(?P<what>limit on \w+|size that was found): damage")
 STAYS = {
     "weighted": "the one whose filter has the largest norm",
     "medoid": "its medoid",
@@ -26,9 +29,23 @@ STAYS = {
 }
 
 
-def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, Any]) -> list[str]:
+def separates(settings: Mapping[str, Any]) -> bool:
+    """Whether a run's criterion describes channels by the classes that they tell apart."""
+    # Runs of before there was a choice know no criterion: they are CoSeP's.
+    return settings.get("select", {}).get("criterion", "cosep") in COSEP
+
+
+def curve_of(selection: Selection, settings: Mapping[str, Any]) -> str:
+    """What the curve of a selection is: "silhouette", "elimination" or "scores"."""
+    if selection.clusters or separates(settings):
+        return "silhouette"
+    named = settings.get("select", {}).get("criterion")
+    return "elimination" if named == "elimination" and selection.losses else "scores"
+
+
+def reason_in_words(plan: GroupPlan, outcome: Outcome, report: Report) -> list[str]:
     """Sentences that say which rule chose the width of a group and what was done about it."""
-    chosen, kept, width = plan.selection, len(plan.kept), plan.width
+    chosen, kept, width, settings = plan.selection, len(plan.kept), plan.width, report.settings
     said: list[str] = []
     select = settings.get("select", {})
     whole = WHOLE.get(plan.reason.removesuffix(": kept whole"))
@@ -44,14 +61,41 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, settings: Mapping[str, An
                 f"half of the {width} channels: here the degree set the width as much as the group did."
             )
     elif plan.reason == "width given":
-        said.append(f"The width was given by the caller. Of each cluster one channel stays, {stays}.")
+        said.append("The width was given by the caller.")
+        if chosen and chosen.clusters:
+            said.append(f"Of each cluster one channel stays, {stays}.")
+    elif (limited := LIMITED.match(plan.reason)) and plan.group in report.damage:
+        said.append(_damage_in_words(plan, limited["what"], report))
     else:
-        said.append(f"{plan.reason[:1].upper()}{plan.reason[1:]}.")
+        said.append(sentence(plan.reason))
+    said += _reproduced(plan, settings)
     notes = list(outcome.notes) or list(chosen.notes if chosen else ())
-    said += [f"{note[:1].upper()}{note[1:]}." for note in notes]
+    said += [sentence(note) for note in notes]
     if chosen and len(chosen.kept) != kept and kept == width:
         said.append(f"The curve and the clusters below led to {len(chosen.kept)} channels, which were not kept to.")
     return said
+
+
+def _damage_in_words(plan: GroupPlan, what: str, report: Report) -> str:
+    harm = report.damage[plan.group]
+    larger, groups = sum(other > harm for other in report.damage.values()), len(report.damage)
+    rank = "the largest" if not larger else "the smallest" if larger == groups - 1 else f"place {larger + 1}"
+    return (
+        f"The width follows from the {what} and from the damage: with half of this group's channels, and all others "
+        f"whole, the outputs move by {harm:.2g} (KL, temperature 4), {rank} of {groups} groups."
+    )
+
+
+def _reproduced(plan: GroupPlan, settings: Mapping[str, Any]) -> list[str]:
+    """How much of what the next layers compute the channels that stay can give, where elimination chose them."""
+    chosen, kept = plan.selection, len(plan.kept)
+    if not chosen or kept not in chosen.candidates or curve_of(chosen, settings) != "elimination":
+        return []
+    share = chosen.scores[chosen.candidates.index(kept)]
+    return [
+        f"The {kept} channels that stay are those that together reproduce best what the next layers compute: "
+        f"{percent(share)} of it, with the weights solved anew."
+    ]
 
 
 def _slopes(chosen: Selection) -> str:
@@ -78,7 +122,7 @@ LARGE_DROP = 0.05  # of the accuracy, as a share of all samples
 
 def warnings_in_words(report: Report) -> list[str]:
     """What a reader must not overlook: a limit missed, training that lost or stopped, a large drop, a failed check."""
-    said = [f"{note[:1].upper()}{note[1:]}." for note in report.limits if "cannot be brought to" in note]
+    said = [sentence(note) for note in report.limits if "cannot be brought to" in note]
     final, last = report.recovery, report.groups[-1].accuracy if report.groups else None
     if final and final.accuracy is not None and last is not None and final.accuracy < last:
         said.append(
@@ -104,6 +148,11 @@ def warnings_in_words(report: Report) -> list[str]:
     if failed:
         said.append(f"Kept whole, as the cut did not pass the check against a masked copy: {', '.join(failed)}.")
     return said
+
+
+def sentence(note: str) -> str:
+    """A note as a sentence: with a capital letter and a full stop."""
+    return f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
 def percent(share: float, digits: int = 1) -> str:

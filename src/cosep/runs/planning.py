@@ -17,7 +17,7 @@ from cosep.reporting.folders import write_evidence
 from cosep.runs.fabric import batches_of_rank, merged_over_ranks
 from cosep.runs.probing import NetworkProbe
 from cosep.runs.reach import check_met, check_reach
-from cosep.runs.search import found_share, searched_words
+from cosep.runs.search import as_found, found_share, searched_words
 from cosep.runs.state import Job, State, calibration_pass
 from cosep.selection import finished
 from cosep.selection.rules import Target, Width, Widths, half_of
@@ -28,7 +28,7 @@ def planned(job: Job, state: State, groups: Sequence[Group]) -> tuple[State, lis
     """What stays of the next groups, decided from the network as it is now, and the state with the limits' words."""
     if job.config.order == "together":
         found = candidates_of_original(job)
-        decided = check_met(job, widths_of(job, state, found, target_of(job, state)))
+        decided = as_found(job, check_met(job, widths_of(job, state, found, target_of(job, state))))
         state = replace(state, limit_notes=(*decided.notes, *searched_words(job, state)))
     else:
         found = candidates_of(job, network_view(job, state, groups))
@@ -195,7 +195,7 @@ def decided_plan(job: Job, model: nn.Module, state: State) -> Plan:
     """What would stay of the whole network, and what that costs; `state` holds what a search for the amount found."""
     check_reach(job, target_of(job, state))
     found = candidates_of_original(job)
-    decided = check_met(job, widths_of(job, state, found, target_of(job, state)))
+    decided = as_found(job, check_met(job, widths_of(job, state, found, target_of(job, state))))
     chosen = [
         GroupPlan(group.name, selection=_finished(job, group, each, decided.widths[group.name]))
         for group, each in zip(job.groups, found, strict=True)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from cosep.config import settings
 from cosep.errors import ExportError
-from cosep.measurement import latency, made_now, measure, score
+from cosep.measurement import latency, layer_figures, made_now, measure, score
 from cosep.models.modes import laid_out_like
-from cosep.records import Cost, Group, Measurement, Outcome, Plan, Selection
+from cosep.records import Cost, Group, LayerFigures, Measurement, Outcome, Plan, Selection
 from cosep.reporting.folders import draw_page
 from cosep.reporting.records import HeldOut, NotPruned, Report
 from cosep.reporting.summary import html_summary, short_summary, whole_summary
@@ -98,6 +98,22 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
     )
 
 
+def layers_of(job: Job, state: State) -> tuple[LayerFigures, ...]:
+    """What each layer costs before and after, and why its outputs are as many as they are."""
+    reasons = {outcome.group: outcome.reason for outcome in state.outcomes}
+    reasons |= {group.name: group.why_not for group in job.skipped}
+    holding: dict[str, list[str]] = {}
+    for group in (*job.groups, *job.skipped):
+        for name in dict.fromkeys(piece.module for piece in group.slices if piece.side == "out"):
+            holding.setdefault(name, []).append(group.name)
+    found = []
+    for each in layer_figures(job.original, state.model, job.example):
+        groups = tuple(holding.get(each.layer, ()))
+        why = "; ".join(dict.fromkeys(reasons[name] for name in groups if reasons.get(name)))
+        found.append(replace(each, groups=groups, why=why))
+    return tuple(found)
+
+
 def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | None) -> PruneResult:
     """The figures of both networks, the plan and, in a run folder, the artifact."""
     known = {key: value for key, value in job.before.items() if key != "holdout_accuracy"}
@@ -107,9 +123,10 @@ def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | N
             known |= {"accuracy": scored.accuracy, "by_class": scored.by_class}
         after = measure(state.model, job.example, evaluate)
         times = latency({"before": job.original, "after": state.model}, job.example, repeats=LATENCY_REPEATS)
+        layers = layers_of(job, state)
     before = replace(Measurement.from_document(known), latency=times["before"])
     after = replace(after, latency=times["after"])
-    report = report_of(job, state, before, after)
+    report = replace(report_of(job, state, before, after), layers=layers)
     plan = Plan(
         state.plans,
         state.layout,

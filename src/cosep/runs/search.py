@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from cosep.records import Tried
 from cosep.runs.state import Job, State
+from cosep.selection.rules import Widths
 
 # Points that may be lost before training: training gives most of them back (see docs/results.md for the measurement).
 TOLERANCE = 3.0
@@ -65,6 +66,17 @@ def _bounds(job: Job, state: State) -> tuple[float, float]:
 def with_tried(state: State, share: float, drop: float) -> State:
     """The state after one more size was tried."""
     return replace(state, tried=(*state.tried, Tried(share, drop)))
+
+
+def as_found(job: Job, decided: Widths) -> Widths:
+    """Widths whose reasons name the size that was found where no limit was given."""
+    if not searches(job):
+        return decided
+    named = {
+        name: replace(width, reason=width.reason.replace("limit on MACs", "size that was found"))
+        for name, width in decided.widths.items()
+    }
+    return replace(decided, widths=named)
 
 
 def searched_words(job: Job, state: State) -> tuple[str, ...]:

@@ -21,9 +21,14 @@ def floor_of(channels: int) -> int:
     return max(1, round(channels / NARROWEST))
 
 
+def spelled(amount: float) -> str:
+    """An amount as people read it: 383,100 MACs, 1.25 ms."""
+    return f"{amount:,.0f}" if amount >= 1000 else f"{amount:.4g}"
+
+
 def out_of_reach(what: str, limit: float, least: float) -> str:
     """What is said of a limit that no widths keep to."""
-    return f"{what} cannot be brought to {limit:.4g}: {least:.4g} is the least there is"
+    return f"{what} cannot be brought to {spelled(limit)}: {spelled(least)} is the least there is"
 
 
 @dataclass(frozen=True)
@@ -88,4 +93,5 @@ def fitting_widths(
             low = middle
         if high / low < 1.001:
             break
-    return Fit(best, value, True, f"{what} {value:.4g} within {limit:.4g}, at a steepness of {high:.3g}", what)
+    note = f"{what} {spelled(value)} within {spelled(limit)}, at a steepness of {high:.3g}"
+    return Fit(best, value, True, note, what)

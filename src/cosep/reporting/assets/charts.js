@@ -1,5 +1,5 @@
 "use strict";
-// Small parts that both pages draw with. Whatever a user named goes through text nodes only, never through markup.
+// Small parts that all pages draw with. Whatever a user named goes through text nodes only, never through markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -80,6 +80,22 @@ function path(xs, ys, x, y) {
     pen = "L";
   });
   return d || "M0 0";
+}
+
+// A line for each row [name, before, after]: how far it went.
+function dumbbells(width, rows, { name, text, low, high, about }) {
+  const step = 20, longest = Math.max(...rows.map((row) => [...row[0]].length));
+  const margin = { left: Math.min(longest * 7 + 16, 200, width * 0.4), right: 22, top: 8, bottom: 40 }, height = margin.top + margin.bottom + rows.length * step;
+  let [from, to] = padded(extent([...rows.flatMap((row) => [row[1], row[2]]), ...(low === undefined ? [] : [low])]), 0.06);
+  if (low !== undefined) from = low;
+  if (high !== undefined) to = Math.min(to, high);
+  const x = scale(from, to, margin.left + 8, width - margin.right), letters = Math.max(4, Math.floor((margin.left - 14) / 7)), y = (i) => margin.top + step * (i + 0.5);
+  const svg = s("svg", { width, height },
+    axes({ width, height, margin, x, y: () => 0, xTicks: ticks(from, to, width / 110), yTicks: [], xName: width < 500 ? clipped(name, 44) : name, xText: text }),
+    rows.map((row, i) => [s("line", { class: "gridline", x1: margin.left, x2: width - margin.right, y1: y(i), y2: y(i) }), s("text", { x: margin.left - 6, y: y(i) + 4, "text-anchor": "end" }, named(clipped(row[0], letters))),
+      s("line", { class: "link", x1: x(row[1]), x2: x(row[2]), y1: y(i), y2: y(i) }), s("circle", { class: "gone", cx: x(row[1]), cy: y(i), r: 4.5 }), s("circle", { class: "dot", cx: x(row[2]), cy: y(i), r: 4.5 })]));
+  nearest(svg, rows.map((row, i) => [(x(row[1]) + x(row[2])) / 2, y(i)]), (i) => about(rows[i]), 160);
+  return svg;
 }
 
 // Colours of a quantity between 0 and 1, from the page's own ramp (which differs between light, dark and paper).

@@ -57,108 +57,34 @@ function drawRetention(space) {
   return width > space ? h("div", { class: "scroll" }, svg) : svg;
 }
 
-function course() {
-  const steps = [{ name: "unpruned", accuracy: run.before.accuracy, macs: run.before.macs }, ...run.groups];
-  if (run.recovery) steps.push({ name: run.recovery.kept ? "recovery at the end" : "recovery at the end, taken back", trained: true, accuracy: run.recovery.accuracy, macs: run.groups.length ? run.groups[run.groups.length - 1].macs : null });
-  const known = steps.filter((step) => step.accuracy !== null);
-  if (known.length < 2) return null;
-  const xs = steps.map((_, i) => i), accuracy = steps.map((step) => step.accuracy);
-  const lowest = steps.reduce((a, b) => (b.accuracy !== null && b.accuracy < a.accuracy ? b : a), known[0]);
-  return figure({
-    title: "Held-out accuracy, group after group" + (run.recovery ? ", and after the recovery" : ""),
-    text: `From ${percent(known[0].accuracy, 2)} to ${percent(known[known.length - 1].accuracy, 2)}` + (lowest === known[0] ? "." : `; lowest ${percent(lowest.accuracy, 2)} after ${named(clipped(lowest.name, 60))}.`),
-    wide: true,
-    draw: (width) => {
-      const height = 210, margin = { left: 56, right: 16, top: 32, bottom: 40 };
-      const x = scale(0, steps.length - 1, margin.left + 8, width - margin.right), [low, high] = padded(extent(accuracy), 0.1);
-      const y = scale(low, Math.min(high, 1.002), height - margin.bottom, margin.top);
-      const svg = s("svg", { width, height },
-        axes({ width, height, margin, x, y, xTicks: whole(ticks(0, run.groups.length, Math.min(10, width / 60))), yTicks: ticks(low, Math.min(high, 1), 4), xName: "groups done", yName: "accuracy", yText: (t) => percent(t, 1) }),
-        run.recovery && run.recovery.accuracy !== null && [s("line", { class: "knee", x1: x(steps.length - 1), x2: x(steps.length - 1), y1: margin.top, y2: height - margin.bottom }),
-          s("text", { class: "mark", x: x(steps.length - 1) - 6, y: margin.top + 10, "text-anchor": "end" }, "recovery")],
-        s("path", { class: "curve", d: path(xs, accuracy, x, y) }),
-        steps.length < 90 && steps.map((step, i) => step.accuracy !== null && (step.trained ? s("path", { class: "stays", "stroke-width": 2, d: diamond(x(i), y(step.accuracy), 5.5), fill: style("--ramp2") }) : s("circle", { class: "dot", cx: x(i), cy: y(step.accuracy), r: 3.5 }))));
-      nearest(svg, xs.map((i) => [x(i), accuracy[i] === null ? -99 : y(accuracy[i])]), (i) => `${named(steps[i].name)}\naccuracy ${percent(accuracy[i], 2)}\nMACs left ${percent(steps[i].macs === null ? null : steps[i].macs / run.before.macs)}`);
-      return svg;
-    },
-    legend: () => steps.some((step) => step.trained) ? [key(s("circle", { class: "dot", r: 3.5 }), "not trained in this step"), key(s("path", { class: "stays", "stroke-width": 2, d: diamond(0, 0, 5.5), fill: style("--ramp2") }), "after training")] : [],
-    rows: () => table([["after", true], ["held-out accuracy", false], ["MACs left", false]], steps.map((step) => [step.name, percent(step.accuracy, 2), percent(step.macs === null ? null : step.macs / run.before.macs)])),
-  });
-}
-
-function classes() {
-  const rows = run.by_class;
-  if (!rows.length) return null;
-  const gap = (row) => row[2] - row[1], points = (value) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${(100 * Math.abs(value)).toFixed(2)}`;
-  const worse = rows.filter((row) => gap(row) < 0), first = rows[0];
-  const text = worse.length ? `${worse.length} of ${rows.length} classes lost accuracy; ${named(clipped(first[0], 60))} lost most, from ${percent(first[1], 2)} to ${percent(first[2], 2)}.` : `None of the ${rows.length} classes lost accuracy.`;
-  return h("div", { class: "card wide" }, h("h3", {}, "Test accuracy by class"), h("p", { class: "soft small" }, text),
-    behind("classes", () => table([["class", true], ["before", false], ["after", false], ["points", false]], rows.map((row) => [row[0], percent(row[1], 2), percent(row[2], 2), points(gap(row))])), `All ${rows.length} classes`));
-}
-
-// ---- the rebuild
-
-function searched() {
-  const tried = run.tried;
-  if (tried.length < 2) return null;
-  const share = tried.map((row) => row[0]), lost = tried.map((row) => row[1]);
-  return figure({
-    title: "Sizes that were tried, before any training", wide: true,
-    text: `No limit said how much to cut: ${tried.length} sizes between ${percent(share[0], 0)} and ${percent(share[share.length - 1], 0)} of the MACs were cut and rebuilt, and lost between ${num(Math.min(...lost))} and ${num(Math.max(...lost))} points of accuracy.`,
-    draw: (width) => {
-      const height = 230, margin = { left: 52, right: 16, top: 28, bottom: 40 }, [low, high] = padded(extent([0, ...lost])), [from, to] = padded(extent(share));
-      const x = scale(from, to, margin.left + 8, width - margin.right), y = scale(low, high, height - margin.bottom, margin.top);
-      const svg = s("svg", { width, height }, axes({ width, height, margin, x, y, xTicks: ticks(from, to, width / 90), yTicks: ticks(low, high, 4), xName: "share of the MACs left", yName: "points lost", xText: (t) => percent(t, 0) }),
-        s("path", { class: "curve", d: path(share, lost, x, y) }), share.map((at, i) => s("circle", { class: "dot", cx: x(at), cy: y(lost[i]), r: 3.5 })));
-      nearest(svg, share.map((at, i) => [x(at), y(lost[i])]), (i) => `${percent(share[i])} of the MACs\n${num(lost[i])} points lost`);
-      return svg;
-    },
-    rows: () => table([["share of the MACs", false], ["points lost", false]], tried.map((row) => [percent(row[0]), row[1]])),
-  });
-}
-
-function harmed() {
-  if (!run.damage.length) return null;
-  const [name, , , most] = run.damage[0], least = run.damage[run.damage.length - 1];
-  return h("div", { class: "card wide" }, h("h3", {}, "Damage of each group alone"),
-    h("p", { class: "soft small" }, `How far the outputs move (KL, temperature 4) when one group alone keeps half of its channels and its consumers are re-solved: from ${num(least[3])} (${named(clipped(least[0], 60))}) to ${num(most)} (${named(clipped(name, 60))}). The widths follow from it.`),
-    behind("damage", () => table([["group", true], ["channels", false], ["kept", false], ["damage at half width", false]], run.damage), `All ${run.damage.length} groups`));
-}
-
-function solved() {
-  const made = run.rebuild;
-  if (!made) return null;
-  return h("div", { class: "card wide" }, h("h3", {}, "Layers solved anew"), h("ul", { class: "words" }, made.words.map((line) => h("li", {}, line))),
-    made.layers.length > 0 && behind("rebuild", () => table([["layer", true], ["towards", true], ["relative error, cut", false], ["rebuilt", false], ["rows", false], ["columns", false], ["what became of it", true]], made.layers), `All ${made.layers.length} layers`));
-}
-
 // ---- a chosen group
 
 function curveFigure(g) {
   const c = g.curve;
-  if (!c) return absent("Silhouette curve", "No curve was recorded: the channels of this group were chosen by other means, or it has too few of them.");
-  const at = c.knee ?? c.given;
-  const place = at === null ? -1 : c.k.indexOf(at);
-  const text = at === null ? `k from ${c.k[0]} to ${c.k[c.k.length - 1]}; the silhouette goes from ${num(c.score[0])} to ${num(c.score[c.score.length - 1])}. No knee was found inside that range.`
-    : `${c.knee !== null ? "Knee" : "Width given"} at k = ${at}, of k = ${c.k[0]} to ${c.k[c.k.length - 1]}. Silhouette there ${num(c.score[place])}, fit of degree ${c.degree ?? "?"} ${num(c.fit[place])}.`;
+  if (!c) return absent("Curve over the number of channels", "No curve was recorded: the channels of this group were chosen by other means, or it has too few of them.");
+  const at = c.knee ?? c.given ?? c.stays, word = c.knee !== null ? "knee" : c.given !== null ? "given" : "stay";
+  const place = at === null ? -1 : c.k.indexOf(at), reach = `k from ${c.k[0]} to ${c.k[c.k.length - 1]}; the ${c.word} goes from ${num(c.score[0])} to ${num(c.score[c.score.length - 1])}.`;
+  const fitted = c.fit.length ? `, fit of degree ${c.degree ?? "?"} ${num(c.fit[place])}` : "";
+  const text = word === "stay" ? reach + (c.silhouette ? " No knee was found inside that range." : "") + (place < 0 ? "" : ` At the ${at} that stay it is ${num(c.score[place])}.`)
+    : `${c.knee !== null ? "Knee" : "Width given"} at k = ${at}, of k = ${c.k[0]} to ${c.k[c.k.length - 1]}. ${c.word[0].toUpperCase()}${c.word.slice(1)} there ${num(c.score[place])}${fitted}.`;
   return figure({
-    title: "Mean simplified silhouette for every number of clusters", text,
+    title: c.title, text: c.about ? [text, c.about] : text,
     draw: (width) => {
       const height = 340, margin = { left: 48, right: 14, top: 24, bottom: 40 };
       const x = scale(c.k[0], c.k[c.k.length - 1], margin.left + 6, width - margin.right);
       const [low, high] = padded(extent([...c.score, ...c.fit]));
-      const y = scale(low, high, height - margin.bottom, margin.top);
+      const y = scale(low, high, height - margin.bottom, margin.top), right = x(at) > width * 0.75;
       const svg = s("svg", { width, height },
-        axes({ width, height, margin, x, y, xTicks: whole(ticks(c.k[0], c.k[c.k.length - 1], width / 80)), yTicks: ticks(low, high, 5), xName: "clusters, k", yName: "silhouette" }),
+        axes({ width, height, margin, x, y, xTicks: whole(ticks(c.k[0], c.k[c.k.length - 1], width / 80)), yTicks: ticks(low, high, 5), xName: c.silhouette ? "clusters, k" : "channels kept, k", yName: c.word }),
         c.k.map((k, i) => s("circle", { class: "dot", cx: x(k).toFixed(1), cy: y(c.score[i]).toFixed(1), r: c.k.length > 150 ? 1.8 : 3 })),
         c.fit.length > 0 && s("path", { class: "fit", d: path(c.k, c.fit, x, y) }),
-        at !== null && [s("line", { class: "knee", x1: x(at), x2: x(at), y1: margin.top, y2: height - margin.bottom }),
-          s("text", { class: "mark", x: x(at) + 6, y: height - margin.bottom - 8 }, `${c.knee !== null ? "knee" : "given"}: k = ${at}`)]);
-      nearest(svg, c.k.map((k, i) => [x(k), y(c.score[i])]), (i) => `k = ${c.k[i]}\nsilhouette ${num(c.score[i])}\nfit ${num(c.fit[i])}\nk-medoids loss ${num(c.loss[i])}`);
+        place >= 0 && [s("line", { class: "knee", x1: x(at), x2: x(at), y1: margin.top, y2: height - margin.bottom }),
+          s("text", { class: "mark", x: x(at) + (right ? -6 : 6), y: height - margin.bottom - 8, "text-anchor": right ? "end" : "start" }, `${word}: k = ${at}`)]);
+      nearest(svg, c.k.map((k, i) => [x(k), y(c.score[i])]), (i) => `k = ${c.k[i]}\n${c.word} ${num(c.score[i])}` + (c.fit.length ? `\nfit ${num(c.fit[i])}` : "") + (c.loss.length ? `\n${c.lossWord} ${num(c.loss[i])}` : ""));
       return svg;
     },
-    legend: () => [key(s("circle", { class: "dot", r: 3.5 }), "silhouette"), key(s("line", { class: "fit", x1: -7, x2: 7 }), `fit of degree ${c.degree ?? "?"}`), at !== null && key(s("line", { class: "knee", y1: -7, y2: 7 }), c.knee !== null ? "knee" : "given width")].filter(Boolean),
-    rows: () => table([["k", false], ["silhouette", false], ["fit", false], ["k-medoids loss", false]], c.k.map((k, i) => [k, c.score[i], c.fit[i], c.loss[i]]), c.k.length < c.total ? `${c.k.length} of ${c.total} values of k` : null),
+    legend: () => [key(s("circle", { class: "dot", r: 3.5 }), c.word), c.fit.length > 0 && key(s("line", { class: "fit", x1: -7, x2: 7 }), `fit of degree ${c.degree ?? "?"}`), place >= 0 && key(s("line", { class: "knee", y1: -7, y2: 7 }), { knee: "knee", given: "given width", stay: "what stays" }[word])].filter(Boolean),
+    rows: () => table([["k", false], [c.word, false], ...(c.fit.length ? [["fit", false]] : []), ...(c.loss.length ? [[c.lossWord, false]] : [])], c.k.map((k, i) => [k, c.score[i], ...(c.fit.length ? [c.fit[i]] : []), ...(c.loss.length ? [c.loss[i]] : [])]), c.k.length < c.total ? `${c.k.length} of ${c.total} values of k` : null),
   });
 }
 
@@ -169,6 +95,7 @@ function roles(g) {
 
 function spaceFigure(g) {
   const space = g.space;
+  if (!space && !run.separates) return null; // no channel was described by the classes that it separates
   if (!space) return absent("Separability space", "No evidence of this group was recorded: its channels were chosen by other means, or the result was saved without a run folder.");
   const { kept, medoids, words } = roles(g), clustered = g.clusters.length > 0;
   const [lightest, heaviest] = extent(space.weight);
@@ -391,9 +318,9 @@ function show() {
   const seconds = run.seconds.reduce((sum, [, value]) => sum + value, 0);
   document.getElementById("page").replaceChildren(
     h("header", {}, h("p", { class: "soft small" }, "cosep report · run ", h("bdi", { class: "name" }, run.name)), h("h1", {}, h("bdi", {}, run.title)), h("p", { class: "lead" }, run.summary.replace(/ (%|points)/g, "\u00a0$1")),
-      h("ul", { class: "tiles" }, run.headline.map(tile)), run.warnings.length > 0 && h("div", { class: "warning", role: "note", "aria-label": "Warnings" }, run.warnings.map((line) => h("p", {}, line.replace(/ (%|points)/g, "\u00a0$1")))), run.limits.map((note) => h("p", {}, note))),
-    section("The network at a glance", run.groups.length ? retention() : h("p", {}, "No group was pruned."), course(), classes()),
-    run.rebuild || run.damage.length || run.tried.length > 1 ? section("The rebuild", solved(), harmed(), searched()) : "",
+      h("ul", { class: "tiles" }, run.headline.map(tile)), run.warnings.length > 0 && h("div", { class: "warning", role: "note", "aria-label": "Warnings" }, run.warnings.map((line) => h("p", {}, line.replace(/ (%|points)/g, "\u00a0$1")))), run.limits.length > 0 && h("ul", { class: "notes" }, run.limits.map((note) => h("li", {}, note)))),
+    section("The network at a glance", network(), run.groups.length ? retention() : h("p", {}, "No group was pruned."), course(), classes()),
+    run.rebuild || run.damage.length || run.tried.length > 1 ? section("The rebuild", searched(), harmed(), solved()) : "",
     run.groups.length ? section("One group", h("div", { class: "chooser" }, h("label", { for: "picker" }, "Group"), h("button", { type: "button", id: "previous", "aria-label": "Previous group", onclick: () => choose(current - 1, false) }, "←"), picker, h("button", { type: "button", id: "next", "aria-label": "Next group", onclick: () => choose(current + 1, false) }, "→"), place), said, detail) : "",
     section("Next steps", h("dl", { class: "steps card" }, run.next.map(([what, how]) => h("div", {}, h("dt", {}, what), h("dd", {}, h("code", {}, how)))))),
     section("About this run", h("div", { class: "grid" },

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cosep.errors import ConfigError
 from cosep.selection.candidates import Candidates
-from cosep.selection.limits import NARROWEST, floor_of, out_of_reach
+from cosep.selection.limits import NARROWEST, floor_of, out_of_reach, spelled
 from cosep.selection.rules.protocol import LATENCY, WIDTH_GIVEN, Probe, Target, Width, Widths, half_of
 
 STEPS = 60  # of the bisection
@@ -59,7 +59,7 @@ class DamageRule:
                 met = False
                 notes.append(out_of_reach(what, limit, found))
             else:
-                notes.append(f"{what} {found:.4g} within {limit:.4g}, by measured damage")
+                notes.append(f"{what} {spelled(found)} within {spelled(limit)}, by measured damage")
         result = {}
         for each in candidates:
             if each.group in target.given:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cosep.errors import ConfigError
 from cosep.selection.candidates import Candidates
-from cosep.selection.limits import NARROWEST, floor_of, out_of_reach
+from cosep.selection.limits import NARROWEST, floor_of, out_of_reach, spelled
 from cosep.selection.rules.protocol import WIDTH_GIVEN, Probe, Target, Width, Widths
 
 STEPS = 24  # of the bisection: more would not change a width
@@ -46,7 +46,8 @@ class UniformRule:
                 if at(low) == at(high):
                     break
             shares[what] = low
-            notes.append(f"{what} {cost(at(low)):.4g} within {limit:.4g}, at a share of {low:.3g} of every group")
+            spent = f"{what} {spelled(cost(at(low)))} within {spelled(limit)}"
+            notes.append(f"{spent}, at a share of {low:.3g} of every group")
         what, share = min(shares.items(), key=lambda item: item[1])
         found = {
             name: Width(target.given[name], WIDTH_GIVEN)
