@@ -54,11 +54,11 @@ def wrong_in_training(
     try:
         masked_model, expected = passed(masked=True)
         sliced, _ = cut_group(masked_model, group, kept, layout, share=True)
-        everything = [
-            {**values, **{f"{name} after a pass": buffer for name, buffer in model.named_buffers()}}
-            for model, values in ((sliced, expected), (found_model, found))
-        ]
-        amount, where = max(_differences(*everything, len(probe)), default=(0.0, ""))
+        left, cut_left = (
+            {f"{name} after a pass": buffer for name, buffer in model.named_buffers()}
+            for model in (sliced, found_model)
+        )
+        amount, where = max(_differences(expected | left, found | cut_left, len(probe)), default=(0.0, ""))
         if amount <= tolerance:
             return ""
         moved = probe * (1 + ROUNDINGS * torch.finfo(probe.dtype).eps) if probe.is_floating_point() else probe
