@@ -137,7 +137,7 @@ def examine_transformer(spec: str, onnx: bool) -> dict:
     from cosep.layers import mixing, written_out
     from cosep.measurement import macs
     from cosep.records import GroupPlan
-    from cosep.surgery import apply_layout, copied, plan_for, with_heads_tried
+    from cosep.surgery import apply_layout, copied, plan_for, with_cuts_tried
     from cosep.zoo import input_shape, load_model
 
     warnings.simplefilter("ignore")
@@ -146,7 +146,7 @@ def examine_transformer(spec: str, onnx: bool) -> dict:
     shape = input_shape(spec)
     example = torch.randn(1, *shape, generator=torch.Generator().manual_seed(1))
     start = time.perf_counter()
-    groups = with_heads_tried(model, find_groups(model, example, time_limit=300), example)
+    groups = with_cuts_tried(model, find_groups(model, example, time_limit=300), example)
     interior = groups_in_scope(groups)
     generator = torch.Generator().manual_seed(2)
     chosen = [(group, half(group, generator)) for group in interior]

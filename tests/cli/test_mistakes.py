@@ -139,16 +139,17 @@ def test_a_folder_that_names_a_huge_architecture_is_refused_before_it_is_built(f
     assert sum(built) < 5_000_000  # what fits into the size of the pruned one, and a layer; the whole has 644 million
 
 
-def test_control_c_while_the_command_is_imported_is_one_line():
+@pytest.mark.parametrize("at", ["torch", "cosep.cli.app"])
+def test_control_c_while_the_command_is_imported_is_one_line(at):
     # The import of the commands is interrupted as a terminal would do it.
     code = (
         "import sys, _thread, importlib.abc\n"
         "class Interrupting(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'cosep.cli.app':\n"
+        f"        if name == {at!r}:\n"
         "            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupting())\n"
-        "from cosep.cli import main\n"
+        "from cosep_command import main\n"
         "main()\n"
     )
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)

@@ -11,6 +11,8 @@ In a page, `<!-- given: names -->` says what of `given.py` its blocks may use wi
 """
 
 import argparse
+import contextlib
+import io
 import re
 import runpy
 import shlex
@@ -141,6 +143,19 @@ def parse_script(script, words):
         sys.argv, sys.path[:] = before
         argparse.ArgumentParser.parse_args = real
     raise AssertionError(f"{script} reads no arguments")
+
+
+def help_of(script):
+    """What a script of the repository says of its options."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [script, "--help"]
+    sys.path.insert(0, str((ROOT / script).parent))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
+    return said.getvalue()
 
 
 def known_flags(name, words):

@@ -2,14 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import typer
 
 from cosep.cli.app import app
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, help_of
 
 PAGE = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`([^`\n]+)`", PAGE)
@@ -54,9 +52,7 @@ def test_an_option_that_the_page_names_alone_is_one_of_prune(line):
 
 def test_the_scripts_that_the_page_names_and_their_options_exist():
     for script in sorted({line.split()[1] for line in SCRIPTS}):
-        help_text = subprocess.run(
-            [sys.executable, str(ROOT / script), "--help"], capture_output=True, text=True, check=True, timeout=120
-        ).stdout
+        help_text = help_of(script)
         words = {word for line in SCRIPTS if line.split()[1] == script for word in line.split()[2:]}
         missing = [word for word in words if word.startswith("--") and word not in help_text]
         assert not missing, (script, missing)

@@ -12,7 +12,7 @@ from cosep.measurement.cost import layer_macs, layer_parameters
 from cosep.records import GroupPlan, Selection
 from cosep.selection.costs import cost_model
 from cosep.storage.artifacts import load, save
-from cosep.surgery import apply_layout, cut_checked, with_heads_tried
+from cosep.surgery import apply_layout, cut_checked, with_cuts_tried
 from cosep.surgery.plan import plan_for
 from tests.groups.transformers import HEADS, KINDS, SIZE, TOKENS, WIDTH, Fused, OfItsInput, Separate, Tokens, network
 
@@ -128,14 +128,14 @@ def test_heads_that_a_table_of_fixed_size_tells_apart_stay():
 
 def test_heads_without_which_the_network_does_not_run_stay_and_say_why():
     model = Tokens(OfItsInput()).eval()
-    groups = with_heads_tried(model, find_groups(model, X), X)
+    groups = with_cuts_tried(model, find_groups(model, X), X)
     heads = next(group for group in groups if group.unit == "head")
     assert heads.scope is None
     assert heads.why_not.startswith("the network does not run with fewer heads (RuntimeError: shape")
     others = [group.name for group in groups if group.scope == "interior"]
     assert others == ["up"]
     free = find_groups(network("fused"), X)
-    assert with_heads_tried(network("fused"), free, X) == free
+    assert with_cuts_tried(network("fused"), free, X) == free
 
 
 def test_a_network_with_heads_that_must_stay_is_pruned_all_the_same():

@@ -1,8 +1,9 @@
-"""Run as a program: prune digits in one go, then again with `kill -9` at random moments, and compare the bytes.
+"""Run as a program: prune digits in one go, then again with `kill -9` in given stages, and compare the bytes.
 
-    python killed_runs.py WEIGHTS FOLDER KILLS PRESET
+    python killed_runs.py WEIGHTS FOLDER PRESET STAGE[:N] ...
 
-Prints one line of JSON. Children are forked, so that a start costs no import.
+Every start is killed soon after the N-th time (else the first) that it enters a stage, but the last, which runs to the
+end. Prints one line of JSON. Children are forked, so that a start costs no import.
 """
 
 import json
@@ -10,19 +11,19 @@ import os
 import random
 import signal
 import sys
-import time
+import threading
 from pathlib import Path
 
 import torch
 
 import cosep
 from cosep.data import load_data
-from cosep.storage.artifacts import is_saved
 
 RESULT = ("model.safetensors", "plan.json")
+SOON = 0.15  # seconds: no stage lasts much longer
 
 
-def run(weights, folder, preset):
+def run(weights, folder, preset, on_stage=None):
     changes = {
         "observe": {"images": 200},
         "rebuild": {"images": 100},
@@ -33,45 +34,40 @@ def run(weights, folder, preset):
     data = load_data("digits", batch_size=64)
     model = cosep.load_model("digits_cnn", weights=weights, classes=10)
     config = cosep.replace_settings(cosep.preset(preset), changes)
-    cosep.prune(model, data.calibration, None, config=config, train=data.train, holdout=data.holdout, run=folder)
+    parts = {"train": data.train, "holdout": data.holdout, "callbacks": cosep.Callbacks(on_stage=on_stage)}
+    cosep.prune(model, data.calibration, None, config=config, run=folder, **parts)
 
 
-def killed(weights, folder, preset, delay):
-    """Whether a run that was killed after a delay was still going."""
+def killed(weights, folder, preset, stage, delay):
+    """Whether a run that was to be killed in a stage was still going."""
+    name, _, number = stage.partition(":")
+    entered = []
+
+    def enter(_group, entering):
+        entered.append(entering)
+        if entering == name and entered.count(name) == int(number or 1):
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
     child = os.fork()
     if child == 0:
         try:
-            run(weights, folder, preset)
+            run(weights, folder, preset, enter)
         finally:
             os._exit(0)
-    time.sleep(delay)
-    os.kill(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
-def main(weights, folder, kills, preset):
+def main(weights, folder, preset, *stages):
     torch.set_num_threads(1)
     chance = random.Random(0)
-    folder = Path(folder)
-    whole = folder / "whole"
-    run(weights, whole, preset)  # the first run pays for what is loaded late
-    started = time.perf_counter()
-    run(weights, folder / "again", preset)
-    seconds = time.perf_counter() - started
-    wanted = {name: (whole / name).read_bytes() for name in RESULT}
-    done, finished, equal = 0, 0, True
-    while done < kills or not finished:
-        target = folder / f"killed-{finished}"
-        if done < kills:
-            done += killed(weights, target, preset, chance.uniform(0, seconds / 2))
-        else:
-            run(weights, target, preset)
-        if is_saved(target):
-            run(weights, target, preset)  # a finished run is only read again
-            equal &= all((target / name).read_bytes() == wanted[name] for name in RESULT)
-            finished += 1
-    print(json.dumps({"kills": done, "finished": finished, "equal": equal, "seconds": seconds}))
+    whole, target = Path(folder) / "whole", Path(folder) / "killed"
+    run(weights, whole, preset)
+    kills = [stage for stage in stages if killed(weights, target, preset, stage, chance.uniform(0, SOON))]
+    run(weights, target, preset)
+    run(weights, target, preset)  # a finished run is only read again
+    equal = all((target / name).read_bytes() == (whole / name).read_bytes() for name in RESULT)
+    print(json.dumps({"kills": kills, "equal": equal}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(*sys.argv[1:])

@@ -38,7 +38,7 @@ def everything(base, tmp_path_factory):
 
     out = tmp_path_factory.mktemp("compare")
     changes = {"observe": {"images": 400}, "rebuild": {"images": 200}, "recover": {"schedule": "none"}}
-    config = replace_settings(preset(), {**changes, "device": {"accelerator": "cpu"}})
+    config = replace_settings(preset(), {**changes, "device": {"accelerator": "cpu"}, "limits": {"max_macs": "50%"}})
     data = load_data("digits")
     return out, compare(base, lambda seed: data, CRITERIA, seeds=[0], out=out, config=config)
 

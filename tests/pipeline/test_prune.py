@@ -19,9 +19,9 @@ def pruned(base, digits, config, **extra):
     return cosep.prune(base, digits.calibration, digits.test, config=config, **parts)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_digits_lose_four_tenths_of_their_macs_and_less_than_a_point_of_accuracy(seed):
-    base, data = trained(seed), load_data("digits", seed=seed, batch_size=64)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_digits_lose_four_tenths_of_their_macs_and_less_than_a_point_of_accuracy(seed, base):
+    base, data = trained(seed) if seed else base, load_data("digits", seed=seed, batch_size=64)
     config = replace_settings(preset(), {**CPU, "recover": {"share": 1.0}, "seed": seed})
     result = pruned(base, data, config)
     assert result.report.change.macs < 0.6

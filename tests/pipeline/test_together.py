@@ -8,6 +8,8 @@ from cosep.config import preset, replace_settings
 from cosep.measurement import accuracy
 from tests.pipeline.conftest import CPU
 
+pytestmark = pytest.mark.usefixtures("whole_search")
+
 
 class Stop(Exception):
     """What a test throws in the middle of a run."""
@@ -45,7 +47,7 @@ def test_half_of_the_macs_go_and_the_rebuild_gives_back_what_cutting_costs(base,
 
 
 @pytest.fixture(scope="module")
-def searched(base, digits):
+def searched(base, digits, whole_search):
     return pruned(base, digits, settings())
 
 

@@ -78,7 +78,11 @@ def test_the_wheel_holds_the_package_with_its_types_and_data_and_nothing_else(bu
     assert ours <= names
     assert {"cosep/py.typed", "cosep/data/digits.npz"} <= names
     assert any(name.startswith("cosep/reporting/assets/") for name in names)
-    assert {name.split("/")[0] for name in names} == {"cosep", f"cosep-{cosep.__version__}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "cosep",
+        "cosep_command.py",
+        f"cosep-{cosep.__version__}.dist-info",
+    }
 
 
 def test_the_sdist_holds_what_is_needed_to_test_it(built):

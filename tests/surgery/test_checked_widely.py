@@ -129,6 +129,73 @@ def test_a_buffer_that_only_training_fills_survives_cut_and_training(x):
     after.train()(torch.cat([x, x])).sum().backward()
 
 
+class Auxiliary(Net):
+    """With a second head, and a memory of features, that only training sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra = nn.Linear(6, 4)
+        self.register_buffer("centre", torch.arange(6.0))
+
+    def forward(self, x):
+        hidden = F.relu(self.bn(self.a(x)))
+        logits = self.head(F.relu(self.b(hidden)).mean((2, 3)))
+        if not self.training:
+            return logits
+        self.centre.mul_(0.5).add_(0.5 * hidden.detach().mean((0, 2, 3)))
+        return {"logits": logits, "extra": [self.extra(hidden.mean((2, 3)))]}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "axis", "where"),
+    [("extra.weight", 1, "the model's output['extra'][0]"), ("centre", 0, "centre after a pass")],
+)
+def test_a_wrong_slice_that_only_training_sees_is_found(x, tensor, axis, where):
+    model = Auxiliary().eval()
+    group = next(g for g in find_groups(model, x) if g.name == "a")
+    after, _ = cut_group(model, group, KEPT, {})
+    assert check_cut(model, after, group, KEPT, {}, x).equal
+    with torch.no_grad():
+        values = after.state_dict()[tensor]
+        values.copy_(values.roll(1, axis))
+    check = check_cut(model, after, group, KEPT, {}, x)
+    assert not check.equal
+    assert "differs from its masked copy" in check.reason
+    assert check.reason.endswith(f"at {where} in training mode")
+
+
+def test_dropout_in_a_module_hides_nothing_and_other_chance_is_no_reason_to_stay(x):
+    class Dropping(Auxiliary):
+        def __init__(self, noise):
+            super().__init__()
+            self.drop, self.noise = nn.Dropout(0.5), noise
+
+        def forward(self, x):
+            noise = self.noise * torch.randn_like(x) if self.training else 0.0
+            return super().forward(self.drop(x) + noise)
+
+    for noise, found in ((0.0, True), (0.5, False)):
+        model = Dropping(noise).eval()
+        group = next(g for g in find_groups(model, x) if g.name == "a")
+        after, _ = cut_group(model, group, KEPT, {})
+        assert check_cut(model, after, group, KEPT, {}, x).equal
+        with torch.no_grad():
+            after.extra.weight.copy_(after.extra.weight.roll(1, 1))
+        assert check_cut(model, after, group, KEPT, {}, x).equal is not found
+
+
+@pytest.mark.parametrize("depth", [2, 12])
+def test_roundings_that_batchnorm_magnifies_are_no_reason_to_stay(depth):
+    # Each BatchNorm sees two values a channel, as often at the end of a network for large images.
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), *(nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12)) for _ in range(depth)), nn.Linear(12, 3)
+    ).eval()
+    x = torch.randn(1, 3, 2, 2)
+    for group in find_groups(model, x)[:-1]:
+        assert cut_checked(model, group, range(6), {}, x).done
+
+
 def test_the_check_leaves_statistics_counters_modes_and_chance_alone(x):
     model = Net().train()
     model.bn.eval()

@@ -15,7 +15,7 @@ from cosep.cli.common import count, print_json, shape_of
 from cosep.config import check_choice
 from cosep.groups import find_groups
 from cosep.records import Group, Scope
-from cosep.surgery import with_heads_tried
+from cosep.surgery import with_cuts_tried
 from cosep.zoo import load_model
 
 
@@ -42,7 +42,7 @@ def inspect_command(
     shape = shape_of(input_shape, model)
     network = load_model(model, weights=weights, classes=classes)
     example = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
-    groups = with_heads_tried(network, find_groups(network, example, time_limit=time_limit), example)
+    groups = with_cuts_tried(network, find_groups(network, example, time_limit=time_limit), example)
     if json:
         print_json(groups_document(model, shape, groups, scope))
         return

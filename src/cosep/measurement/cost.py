@@ -68,7 +68,8 @@ def layer_macs(model: nn.Module, example_input: Tensor) -> dict[str, LayerCost]:
         transposed = getattr(module, "transposed", False)
         values: Tensor = args[0] if transposed else output
         inputs, outputs = _sizes(module)
-        per_value = module.get_parameter("weight").numel() / (inputs if transposed else outputs)
+        weight: Tensor = module.weight  # type: ignore[assignment]  # no parameter where it is parametrised
+        per_value = weight.numel() / (inputs if transposed else outputs)
         before = found[name].product if name in found else 0.0
         found[name] = LayerCost(inputs, outputs, before + per_value * values.numel())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,21 @@ def laid_out_like(model: nn.Module, other: nn.Module) -> nn.Module:
             # A clone, since with a dimension of size 1 `contiguous` takes either format for the other.
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
     return model
+
+
+def scores_in_training(output: Any, images: int) -> Tensor | None:
+    """The scores in what a model returns in training, where second heads and features often come along.
+
+    They are the first tensor of a row for each image; None where there is none.
+    """
+    if isinstance(output, Mapping):
+        parts = list(output.values())
+    elif isinstance(output, (tuple, list)):
+        parts = list(output)
+    else:
+        parts = [output if isinstance(output, Tensor) else getattr(output, "logits", None)]
+    fit = (part for part in parts if isinstance(part, Tensor) and part.ndim == 2 and len(part) == images)
+    return next(fit, None)
 
 
 def logits_of(model: nn.Module, inputs: Tensor) -> Tensor:

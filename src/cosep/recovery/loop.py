@@ -15,7 +15,7 @@ from cosep.config import RecoverConfig
 from cosep.data.batches import check_targets, inputs_and_labels, pair_of
 from cosep.errors import RecoveryError
 from cosep.models.frozen import train_as_found
-from cosep.models.modes import training_flags_kept
+from cosep.models.modes import scores_in_training, training_flags_kept
 from cosep.recovery.hooks import RecoveryHooks, augmented, make_average, make_optimizer, own_loss, rates_of
 from cosep.recovery.losses import block_outputs, comparable_blocks, recovery_loss
 from cosep.recovery.source import endless
@@ -171,10 +171,10 @@ def _frozen(teacher: nn.Module, inputs: Tensor) -> Tensor:
         return teacher(inputs)
 
 
-def _scores(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+def _scores(model: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
     """The scores of a network in training mode."""
     try:
-        return model(inputs)
+        output = model(inputs)
     except ValueError as error:
         if len(inputs) > 1:
             raise
@@ -182,6 +182,13 @@ def _scores(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
             f"a batch of one image cannot be trained on ({error}). Give the training loader drop_last=True, or a batch "
             "size that leaves no single image at the end."
         ) from error
+    scores = scores_in_training(output, len(inputs))
+    if scores is None:
+        raise RecoveryError(
+            f"in training the model returns a {type(output).__name__} without a tensor of scores (batch, classes). "
+            "Wrap it in a module whose forward gives that in training too, or prune without training (epochs=0)."
+        )
+    return scores
 
 
 def _of_rank(batch: tuple[Tensor, Tensor | None], fabric: Fabric) -> tuple[Tensor, Tensor | None]:

@@ -28,6 +28,7 @@ from cosep.runs.preflight import (
     budget,
     check_data,
     check_loaders,
+    check_training,
     checked_widths,
     chosen_groups,
     classes_of,
@@ -36,7 +37,7 @@ from cosep.runs.preflight import (
 from cosep.runs.sameness import identity_of
 from cosep.runs.state import Batches, Callbacks, Choose, Clock, Job, Recover
 from cosep.selection.rules import OwnRule, WidthRule, width_rule
-from cosep.surgery import copied, with_heads_tried
+from cosep.surgery import copied, with_cuts_tried
 from cosep.surgery.plan import check_plan
 
 if TYPE_CHECKING:
@@ -145,8 +146,10 @@ class Opening:
         by_labels = config.recover.schedule != "none" and not config.recover.distill and request.own_training is None
         by_labels = by_labels and config.recover.epochs != 0 and request.hooks.loss is None
         check_data(original, example, classes, request.loaders, towards_labels=by_labels)
+        trains = config.recover.schedule != "none" and config.recover.epochs != 0 and request.recovery is None
+        training_note = check_training(original, torch.cat([example, example]), classes) if trains else ""
         means = budget(request.loaders, config)
-        every = with_heads_tried(original, find_groups(original, example), example)
+        every = with_cuts_tried(original, find_groups(original, example), example)
         groups, skipped = chosen_groups(every, config)
         if request.plan is not None:
             _check_asked(request.plan, self.model, every, groups)
@@ -173,7 +176,7 @@ class Opening:
             run=self.folder,
             clock=Clock(),
             given=checked_widths(request.widths or {}, groups),
-            notes=(format_note,) if format_note else (),
+            notes=tuple(note for note in (format_note, training_note) if note),
         )
 
 

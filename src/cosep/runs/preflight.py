@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from cosep.data.batches import check_loader, check_targets, inputs_and_labels, p
 from cosep.errors import CalibrationError, ConfigError, CosepError, DataError, ModelError
 from cosep.groups import groups_in_scope
 from cosep.models.acceptance import check_structure, check_values, unwrapped, warn_of_hooks
-from cosep.models.modes import evaluating, logits_of
+from cosep.models.modes import evaluating, logits_of, scores_in_training
 from cosep.models.passes import one_path
 from cosep.records import Group
 from cosep.recovery import batch_count, check_trainable, fixed_part, updates_per_group, without_some
@@ -204,6 +205,27 @@ def check_data(
             check_path(where)
             if name != "calibration" and labels is not None:  # whose labels are all read before anything is cut
                 check_targets(labels, len(inputs), classes, where, soft=name == "train")
+
+
+def check_training(model: nn.Module, inputs: Tensor, classes: int) -> str:
+    """Refuse a model whose output in training has no scores; what is said of one that returns more than scores."""
+    private = copy.deepcopy(model).train()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+            output = private(inputs)
+    except Exception:
+        return ""  # such as BatchNorm of too few values: whether larger batches can be trained on is seen then
+    if isinstance(output, Tensor):
+        return ""
+    scores = scores_in_training(output, len(inputs))
+    kind = type(output).__name__
+    if scores is None or scores.shape[1] != classes:
+        raise ModelError(
+            f"in training the model returns a {kind} whose first tensor with a row for each image is not its scores "
+            f"(batch, {classes}). Wrap it in a module whose forward gives them first, or prune without training "
+            "(recover.epochs = 0)."
+        )
+    return f"in training the model returns a {kind}: it was trained by the scores in it, its first tensor"
 
 
 def _scores(model: nn.Module, inputs: Tensor, where: str) -> Tensor:

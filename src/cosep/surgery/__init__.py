@@ -6,7 +6,7 @@ from typing import Any
 from cosep.surgery.cut import apply_layout, copied, cut, cut_group, layout_of
 from cosep.surgery.masked import CutResult, MaskedCheck, check_cut, cut_all_checked, cut_checked
 from cosep.surgery.plan import check_plan, fingerprint, plan_for, plan_from_document, plan_to_document
-from cosep.surgery.trial import with_heads_tried
+from cosep.surgery.trial import with_cuts_tried
 
 __all__ = [
     "CutResult",
@@ -24,7 +24,7 @@ __all__ = [
     "plan_for",
     "plan_from_document",
     "plan_to_document",
-    "with_heads_tried",
+    "with_cuts_tried",
 ]
 
 
