@@ -12,11 +12,13 @@ over the training data.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 
 import cells as kept_cells
 from common import run
 from trials import Bench, parser
 
+from cosep.comparison.trials import Trial, standings
 from cosep.data import Data
 from cosep.errors import ConfigError
 from cosep.groups import find_groups, groups_in_scope
@@ -87,12 +89,30 @@ def peer(bench: Bench, row: str, share: str) -> Callable[[Data], dict[str, tuple
 
 
 def table(bench: Bench, rows: list[str], shares: list[str]) -> str:
-    """A row a criterion and rule, a column a share: accuracy, with the MACs that are left."""
-    lines = [("unpruned", *[f"{100 * bench.cells['base']['accuracy']:.2f}"] * len(shares))]
-    for row in rows:
-        cells = [f"{bench.over_seeds(f'{row} {s}')} at {bench.over_seeds(f'{row} {s}', 'macs')} %" for s in shares]
-        lines.append((row, *cells))
-    return kept_cells.markdown(("", *(f"{share} % of the MACs" for share in shares)), lines)
+    """A row a share, criterion and rule: accuracy, by how much the first row is ahead of it, and the MACs left."""
+    lines = [("unpruned", "", f"{100 * bench.cells['base']['accuracy']:.2f}", "", "100")]
+    for share in shares:
+        trials = [
+            Trial(f"{row} {share}", seed, cell["accuracy"], cell["macs"], cell["parameters"], 0, 0.0)
+            for row in rows
+            for seed in bench.seeds
+            if (cell := bench.cells.get(f"{row} {share}/{seed}"))
+        ]
+        for row, found in zip(rows, standings(trials), strict=True):
+            ahead = f"{found.difference:+.2f}" + (
+                "" if isnan(found.low) else f" ({found.low:+.2f} to {found.high:+.2f})"
+            )
+            lines.append(
+                (
+                    row,
+                    share,
+                    bench.over_seeds(f"{row} {share}"),
+                    "" if row == rows[0] else ahead,
+                    bench.over_seeds(f"{row} {share}", "macs"),
+                )
+            )
+    columns = ("", "limit, % of the MACs", "accuracy, %", "the first row is ahead by (95 %)", "MACs left, %")
+    return kept_cells.markdown(columns, lines)
 
 
 if __name__ == "__main__":
