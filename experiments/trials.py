@@ -48,6 +48,8 @@ class Bench:
         self.about |= {"set": sorted(args.set)}
         if "preset" in args:
             self.about |= {"preset": args.preset}
+        if "epochs" in args and args.epochs:
+            self.about |= {"epochs": args.epochs}
         self.file = args.out / f"{experiment}.json"
         self.cells = kept_cells.read(self.file, self.about)
         if "base" not in self.cells:
