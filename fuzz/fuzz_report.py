@@ -6,7 +6,7 @@ import harness
 import torch
 
 with harness.covered():
-    from cosep.cli.progress import group_line
+    from cosep.reporting.progress import group_line
     from cosep.cli.summary import summary_table
     from cosep.errors import ArtifactError
     from cosep.records import GroupPlan, Plan, Selection

@@ -32,7 +32,7 @@ CHECKED_IMAGES = 4
 
 
 def prune(
-    model: nn.Module,
+    model: nn.Module | PruneResult,
     calibration: Batches,
     evaluate: Batches | None = None,
     *,
@@ -65,6 +65,7 @@ def prune(
 ) -> PruneResult:
     """A smaller network from a trained one; the caller's model is left as it is.
 
+    model: the network, or the result of a pruning before, which is then pruned further: its plan and report are kept.
     calibration: batches of (inputs, labels) for the statistics, and for recovery too unless `train` is given; inputs
     alone are enough where nothing asks for labels, as by default.
     max_macs ... seed: the settings that people use first; they win over `config`, which has all of them.
@@ -93,12 +94,12 @@ def prune(
             elif job.trains and job.config.recover.schedule == "final" and state.final is None and state.layout:
                 state = replace(state, waiting=True, previous=replace(state, model=copied(state.model)))
             else:
-                return finished_run(job, state, opening.model, evaluate)
+                return finished_run(job, state, opening)
             keep(job, state)
 
 
 def plan(
-    model: nn.Module,
+    model: nn.Module | PruneResult,
     calibration: Batches,
     *,
     max_macs: str | float | None = None,

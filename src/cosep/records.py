@@ -218,8 +218,14 @@ class Plan:
     input: tuple[int, ...] = ()  # the shape of one input, without the batch: what the model is traced with
     cost: Cost | None = None  # None where it is not known, as after an edit
     notes: tuple[str, ...] = ()  # how the limits fare
+    earlier: tuple[Plan, ...] = ()  # of the steps that led to the network that this one is of, the first of them first
     # What other widths would keep; only in a plan that was just made.
     candidates: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def steps(self) -> tuple[Plan, ...]:
+        """This plan behind those of the earlier steps: what was done to the network that nobody had cut yet."""
+        return *self.earlier, replace(self, earlier=())
 
     @property
     def widths(self) -> dict[str, int]:

@@ -299,3 +299,12 @@ def test_the_page_of_a_sweep_draws_its_curves_and_leads_to_the_layers(page, tmp_
     leads_to = tab.run("[...document.querySelectorAll('figure a')].map(a => a.getAttribute('href'))")
     assert leads_to == ["#size-0", "#size-1"] * 2
     assert tab.run("document.querySelector('#size-1').textContent").startswith("50.0 % of the MACs")
+    trained = [{**sizes[0], "untrained": 0.4, "updates": 9}, {**sizes[1], "target": None, "target_ms": 2.5}]
+    path.write_text(sweep_page({**whole, "sizes": trained, "damage": {}}, {"model": "net", "data": "digits"}))
+    tab = page(path)
+    assert tab.complaints() == []
+    text = tab.run("document.body.innerText")
+    assert "then trained" in text
+    assert "before training" in text
+    assert "40.00 %" in text
+    assert "2.5 ms" in text

@@ -118,8 +118,8 @@ def run_model(folder: Path, *, trusted: bool = False) -> RunModel:
         about.get("checkpoint") or None,
         about.get("classes") or None,
         tuple(about["input"]),
-        plan.fingerprint,
-        SLACK * int(report.get("before", {}).get("parameters", 0)),
+        plan.steps[0].fingerprint,
+        SLACK * int((report.get("earlier") or [report])[0].get("before", {}).get("parameters", 0)),
     )
 
 

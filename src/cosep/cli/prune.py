@@ -7,16 +7,28 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, print_json, trained_model
+from cosep.cli.common import (
+    MeanOption,
+    StdOption,
+    TrustOption,
+    console,
+    numbers_of,
+    print_json,
+    run_model,
+    trained_model,
+)
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.cli.summary import summary_table
 from cosep.config import batch_and_holdout
+from cosep.errors import ConfigError
 from cosep.reporting.words import printable
 
 
 def prune_command(
-    model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
+    model: Annotated[
+        str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | file.py:factory | a run folder")
+    ],
     data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
     out: Annotated[Path, typer.Option(help="The run folder; an interrupted run in it goes on.")],
     weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
@@ -38,6 +50,7 @@ def prune_command(
     image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
     mean: MeanOption = None,
     std: StdOption = None,
+    trust: TrustOption = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write the log also as TensorBoard events, in the run folder.")
     ] = False,
@@ -55,6 +68,8 @@ def prune_command(
       cosep prune resnet20 --weights r20.pt --data cifar10:~/data --out run/ --preset paper --p 3
 
       cosep prune my_net.py:build --weights net.pt --data imagefolder:~/photos --out run/ --max-macs 50%
+
+      cosep prune run/ --data imagefolder:~/photos --out further/ --max-macs 70%
     """
     if not quiet:
         console.print(f"loading {model} and {data}", highlight=False, markup=False, soft_wrap=True)
@@ -64,6 +79,8 @@ def prune_command(
     from cosep.records import Plan
     from cosep.recovery.training import training_seconds
     from cosep.reporting.words import warnings_in_words
+    from cosep.runs.results import PruneResult
+    from cosep.storage.artifacts import is_saved
 
     settings = configured(preset, config, changes, model=model, data=data)
     batch_size, holdout = batch_and_holdout(preset, data, settings, batch_size, holdout)
@@ -77,11 +94,19 @@ def prune_command(
         std=numbers_of(std, "--std"),
     )
     classes = len(source.class_names) or None
-    net = trained_model(model, weights, classes)
-    check_trained(model, net, source, quiet=quiet)
+    net: Any  # a network, or the result of a pruning before
+    if again := is_saved(model):
+        named = run_model(Path(model), trusted=trust)
+        if weights is not None:
+            raise ConfigError(f"{model} is a run folder, which has its own weights. Leave out --weights.")
+        net, spec, checkpoint = PruneResult.load(model, named.architecture), named.spec, named.weights or ""
+    else:
+        net, spec = trained_model(model, weights, classes), model
+        checkpoint = str(weights.resolve()) if weights else ""
+    check_trained(spec, net.model if again else net, source, quiet=quiet)
     about = {
-        "model": model,
-        "checkpoint": str(weights.resolve()) if weights else "",
+        "model": spec,
+        "checkpoint": checkpoint,
         "classes": classes or 0,
         "input": list(source.input_shape),
         "data": data,

@@ -46,6 +46,33 @@ class NotPruned:
 
 
 @dataclass(frozen=True)
+class Step:
+    """An earlier pruning of the network that a report is of."""
+
+    before: Measurement
+    after: Measurement
+    cut: int  # groups
+    groups: int
+    time: str = ""  # when it was made, UTC; "" where nobody recorded it
+
+    @classmethod
+    def of(cls, report: Report) -> Step:
+        """What stays of a report in that of a later step."""
+        cut = sum(outcome.cut for outcome in report.groups)
+        return cls(report.before, report.after, cut, len(report.groups), report.made.time if report.made else "")
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain values for a JSON file."""
+        return {**asdict(self), "before": self.before.to_document(), "after": self.after.to_document()}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Step:
+        """The step that `to_document` wrote."""
+        figures = {name: Measurement.from_document(document[name]) for name in ("before", "after")}
+        return cls(**figures, cut=document["cut"], groups=document["groups"], time=document["time"])
+
+
+@dataclass(frozen=True)
 class Report(FormerlyDict):
     """The figures of a run: before and after, each group, what was left alone, and how long each stage took."""
 
@@ -65,6 +92,7 @@ class Report(FormerlyDict):
     tried: tuple[Tried, ...] = ()  # the sizes that were tried where no limit said how much to cut
     layers: tuple[LayerFigures, ...] = ()  # in the order in which they run; () where nobody measured them
     weights_sha256: str = ""  # of the network that the figures are of; "" where it was not recorded
+    earlier: tuple[Step, ...] = ()  # what was done to the network before, where it had been pruned already
 
     @property
     def change(self) -> Comparison:
@@ -98,6 +126,7 @@ class Report(FormerlyDict):
             "tried": [asdict(each) for each in self.tried],
             "layers": [_plain_layer(each) for each in self.layers],
             "weights_sha256": self.weights_sha256,
+            "earlier": [step.to_document() for step in self.earlier],
         }
 
     @classmethod
@@ -125,6 +154,7 @@ class Report(FormerlyDict):
             tried=tuple(Tried(each["share"], each["drop"]) for each in document.get("tried") or ()),
             layers=tuple(LayerFigures.from_document(each) for each in document.get("layers") or ()),
             weights_sha256=document.get("weights_sha256") or "",
+            earlier=tuple(Step.from_document(each) for each in document.get("earlier") or ()),
         )
 
     def former_document(self) -> dict[str, Any]:
@@ -150,6 +180,7 @@ _NEW = (
     "tried",
     "layers",
     "weights_sha256",
+    "earlier",
 )  # what the version before did not know
 
 
@@ -201,6 +232,8 @@ _OUTCOME = {
     "parameters": FINITE,
     "recovery": Maybe(_RECOVERY),
 }
+_BEFORE = {**dict.fromkeys(("macs", "parameters", "bytes"), POSITIVE), **_FIGURES}
+_AFTER = {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), **_FIGURES}
 _REPORT = {
     "settings": Where(
         {"select": {"degree": int, "representative": str}, "profile": {"max_classes": int}, "seed": int},
@@ -209,8 +242,9 @@ _REPORT = {
         ),
         "settings, by stage",
     ),
-    "before": {**dict.fromkeys(("macs", "parameters", "bytes"), POSITIVE), **_FIGURES},
-    "after": {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), **_FIGURES},
+    "before": _BEFORE,
+    "after": _AFTER,
+    "earlier": Maybe([{"before": _BEFORE, "after": _AFTER, "cut": COUNT, "groups": COUNT, "time": str}]),
     "holdout_accuracy": {"before": Maybe(NUMBER), "after": Maybe(NUMBER)},
     "groups": [_OUTCOME],
     "not_pruned": [{"group": str, "width": COUNT, "why": str}],

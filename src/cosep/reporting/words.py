@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from cosep.records import GroupPlan, Outcome, Selection
+from cosep.records import GroupPlan, Measurement, Outcome, Selection
 
 if TYPE_CHECKING:
-    from cosep.reporting.records import Report
+    from cosep.reporting.records import Report, Step
 
 WHOLE = {
     "no knee": "The fitted curve has no knee: no width stands out, so the group was kept whole.",
@@ -182,6 +182,27 @@ def count(value: float) -> str:
 def size(value: float) -> str:
     """A number of bytes: 414176 -> "414.18 kB"."""
     return _scaled(value, ((1e9, " GB"), (1e6, " MB"), (1e3, " kB")), f"{value:g} bytes")
+
+
+def steps_in_words(earlier: Sequence[Step], after: Measurement) -> tuple[str, ...]:
+    """What was done to a network before, a sentence for each step, and what is left of the first one in all."""
+    if not earlier:
+        return ()
+    said = []
+    for number, step in enumerate(earlier, start=1):
+        accuracy = ""
+        if step.before.accuracy is not None and step.after.accuracy is not None:
+            accuracy = f", test accuracy {percent(step.before.accuracy, 2)} to {percent(step.after.accuracy, 2)}"
+        said.append(
+            f"step {number}{f', {step.time} UTC' * bool(step.time)}: {step.cut} of {step.groups} groups cut, "
+            f"{count(step.before.macs)} MACs to {count(step.after.macs)}{accuracy}"
+        )
+    first = earlier[0].before
+    left = f"{100 * after.macs / first.macs:.1f} % of the MACs and {100 * after.parameters / first.parameters:.1f} %"
+    return (
+        *said,
+        f"step {len(earlier) + 1} is this one; of the network before step 1, {left} of the parameters are left",
+    )
 
 
 def printable(text: str) -> str:

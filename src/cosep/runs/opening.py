@@ -43,6 +43,8 @@ from cosep.surgery.plan import check_plan
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from cosep.runs.results import PruneResult
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
@@ -51,6 +53,7 @@ class Request:
     model: nn.Module
     calibration: Batches
     evaluate: Batches | None = None
+    earlier: PruneResult | None = None  # where the model is the result of a pruning before
     config: PruneConfig | None = None
     train: Batches | None = None
     holdout: Batches | None = None
@@ -110,6 +113,8 @@ def asked(arguments: Mapping[str, Any]) -> Request:
             value = f"{value:g}"
         (changes.setdefault(section, {}) if section else changes)[name] = value
     given = {name: value for name, value in arguments.items() if name not in KEYWORDS}
+    if not isinstance(given["model"], nn.Module) and hasattr(given["model"], "report"):  # a PruneResult
+        given |= {"earlier": given["model"], "model": given["model"].model}
     return Request(**{**given, "config": replace_settings(given["config"] or preset(), changes)})
 
 
@@ -236,6 +241,8 @@ def _check_asked(plan: Plan, model: nn.Module, every: Iterable[Group], groups: I
 def description(request: Request, model: nn.Module, chain: Chain) -> dict[str, Any]:
     """What a run folder is of: another description is another run."""
     described = {"about": {**(request.about or {}), "weights_sha256": weights_digest(model)}, **settings(chain.config)}
+    if request.earlier is not None:
+        described["about"]["pruned_before"] = [step.fingerprint for step in request.earlier.plan.steps]
     described |= {"widths": dict(request.widths)} if request.widths else {}
     described |= {"code": dict(chain.code)} if chain.code else {}
     return described

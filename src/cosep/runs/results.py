@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from cosep.measurement import latency, layer_figures, made_now, measure, score
 from cosep.models.modes import laid_out_like
 from cosep.records import Cost, Group, LayerFigures, Measurement, Outcome, Plan, Selection
 from cosep.reporting.folders import draw_page
-from cosep.reporting.records import HeldOut, NotPruned, Report
+from cosep.reporting.records import HeldOut, NotPruned, Report, Step
 from cosep.reporting.summary import html_summary, short_summary, whole_summary
+from cosep.reporting.words import steps_in_words
 from cosep.runs.folder import Run, weights_digest
 from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
@@ -36,6 +38,12 @@ class PruneResult:
     model: nn.Module
     plan: Plan
     report: Report
+
+    @classmethod
+    def load(cls, folder: str | Path, model: nn.Module | Callable[[], nn.Module]) -> PruneResult:
+        """A result that was saved, from the uncut model or its constructor, as `cosep.load`; it can be pruned again."""
+        plan, document = read_documents(folder)
+        return cls(load(folder, model), plan, Report.from_document(document, f"{folder}/report.json"))
 
     def summary(self) -> str:
         """The figures, what became of every group, how the limits fare, and what must not be overlooked."""
@@ -114,8 +122,9 @@ def layers_of(job: Job, state: State) -> tuple[LayerFigures, ...]:
     return tuple(found)
 
 
-def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | None) -> PruneResult:
+def finished_run(job: Job, state: State, opening: Opening) -> PruneResult:
     """The figures of both networks, the plan and, in a run folder, the artifact."""
+    model, evaluate, earlier = opening.model, opening.request.evaluate, opening.request.earlier
     known = {key: value for key, value in job.before.items() if key != "holdout_accuracy"}
     with job.stage("measure"):
         if evaluate is not None:
@@ -127,6 +136,9 @@ def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | N
     before = replace(Measurement.from_document(known), latency=times["before"])
     after = replace(after, latency=times["after"])
     report = replace(report_of(job, state, before, after), layers=layers)
+    if earlier is not None:
+        steps = (*earlier.report.earlier, Step.of(earlier.report))
+        report = replace(report, earlier=steps, notes=(*report.notes, *steps_in_words(steps, after)))
     plan = Plan(
         state.plans,
         state.layout,
@@ -134,6 +146,7 @@ def finished_run(job: Job, state: State, model: nn.Module, evaluate: Batches | N
         input=tuple(job.example.shape[1:]),
         cost=Cost(before.macs, after.macs, before.parameters, after.parameters),
         notes=state.limit_notes,
+        earlier=() if earlier is None else tuple(replace(step, candidates={}) for step in earlier.plan.steps),
     )
     pruned = laid_out_like(state.model.to(next(model.parameters()).device), model)
     report = replace(report, weights_sha256=weights_digest(pruned))

@@ -78,7 +78,7 @@ def is_saved(folder: str | os.PathLike[str]) -> bool:
 def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     """As `load`, from an artifact that was already read."""
     from cosep.surgery.cut import apply_layout
-    from cosep.surgery.plan import fingerprint
+    from cosep.surgery.plan import steps_for
 
     plan = _plan_of(artifact)
     weights = artifact.weights()
@@ -89,14 +89,17 @@ def rebuild(artifact: Artifact, model: nn.Module | Callable[[], nn.Module]) -> n
             "a function without arguments that builds it."
         )
     uncut = unwrapped(uncut)
-    if fingerprint(uncut) != plan.fingerprint:
+    steps = steps_for(plan, uncut)
+    if steps is None:
         differences = _differences(uncut.state_dict(), weights, plan)
         raise ArtifactError(
             f"{artifact.folder} was made from another architecture than this {type(uncut).__name__}: "
             f"{_listed(differences) or 'cut layers have another width.'} Pass the constructor it was made with."
         )
     try:
-        cut = apply_layout(uncut, plan.layout)  # a copy: an instance of the caller's stays as it is
+        cut = uncut
+        for step in steps:
+            cut = apply_layout(cut, step.layout)  # a copy: an instance of the caller's stays as it is
     except PlanError as error:
         raise ArtifactError(f"the plan in {artifact.folder} does not fit its own model: {error}") from error
     differences = _differences(cut.state_dict(), weights, Plan())

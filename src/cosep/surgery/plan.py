@@ -25,6 +25,7 @@ _NUMBERS = ("scores", "fit", "losses")
 _OUTCOME = ("channels", "kept", "reason", "notes")  # of a selection: what was decided, beside the evidence
 # Beyond any layer. The numbers of a document become sizes later: what is absurd must end here.
 MOST_CHANNELS = 2**24
+MOST_STEPS = 100
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -97,7 +98,15 @@ def check_kept(group: Group, kept: Sequence[int], width: int | None = None) -> N
 
 
 def applied(plan: Plan, model: nn.Module, example_input: Tensor | None = None) -> nn.Module:
-    """The model cut to a plan, traced anew where the plan does not know its layout."""
+    """The model cut to a plan, traced anew where the plan does not know its layout.
+
+    Of a network that was pruned several times, the model may be that before any of the steps.
+    """
+    steps = steps_for(plan, model)
+    if steps is not None and len(steps) > 1:
+        for step in steps:
+            model = applied(step, model, example_input)
+        return model
     if not plan.layout and any(len(each.kept) < each.width for each in plan.groups):
         if example_input is None:
             if not plan.input:
@@ -108,6 +117,13 @@ def applied(plan: Plan, model: nn.Module, example_input: Tensor | None = None) -
     if plan.fingerprint and plan.fingerprint != fingerprint(model):
         check_plan(model, (), replace(plan, groups=()))
     return apply_layout(model, plan.layout)
+
+
+def steps_for(plan: Plan, model: nn.Module) -> tuple[Plan, ...] | None:
+    """The steps of a plan that this model has not behind it; None where it is of another network."""
+    own = fingerprint(model)
+    places = [place for place, step in enumerate(plan.steps) if step.fingerprint == own]
+    return plan.steps[places[0] :] if places else None
 
 
 def edited(plan: Plan, kept: Mapping[str, tuple[int, ...]], reason: str) -> Plan:
@@ -209,12 +225,24 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
         "layout": [
             {"module": module, "side": side, "kept": list(kept)} for (module, side), kept in sorted(plan.layout.items())
         ],
+        **({"earlier": [plan_to_document(step) for step in plan.earlier]} if plan.earlier else {}),
     }
 
 
 def plan_from_document(document: object) -> Plan:
     """The plan in a JSON document; anything that is not one is refused with what is wrong and where."""
     top = _mapping(document, "the plan")
+    steps = top.get("earlier") or []
+    if (
+        not isinstance(steps, list)
+        or len(steps) > MOST_STEPS
+        or any("earlier" in _mapping(s, "earlier") for s in steps)
+    ):
+        raise PlanError(f"earlier must hold at most {MOST_STEPS} plans without earlier ones of their own.")
+    return replace(_one_plan(top), earlier=tuple(_one_plan(step) for step in steps))
+
+
+def _one_plan(top: Mapping[str, Any]) -> Plan:
     version = _get(top, "format", int, "the plan")
     if version > FORMAT:
         raise PlanError(
