@@ -14,6 +14,7 @@ failing call               a random open, write, fsync, rename, unlink ... of th
 truncated file             of a run killed at a random moment or finished: a random file loses its end
 flipped byte               likewise: a random byte of a random file has another value
 
+Faults take turns between the two ways to prune: one group after the other, and all of them together.
 A fault that came too late or hindered nothing, so that the command finished as ever, is drawn again and not counted.
 After damage to a finished run, `cosep.load`, `cosep report` and `cosep prune` are all asked.
 Children are forked from one process that has imported everything, so that a start costs no import.
@@ -54,10 +55,17 @@ TIMES = ("time", "seconds", "latency", "speedup")
 RESULT = ("model.safetensors", "plan.json", "config.toml")
 
 
-def command(weights: Path, run: Path) -> list[str]:
-    """A run of a second or two that passes through everything: three groups, a recovery each, many checkpoints."""
-    fast = ["--observe-images", "200", "--rebuild-images", "100", "--schedule", "per-layer", "--share", "0.07"]
-    fast += ["--order", "one-by-one", "--criterion", "cosep", "--width-rule", "knee", "--group-epochs", "1"]
+# Two runs of a second or two that pass through everything: three groups, one after the other, with a recovery each; and
+# damage, a search for the amount, all cuts, the rebuild and one recovery. A checkpoint after every step and update.
+CHAINS = {
+    "one by one": "--order one-by-one --criterion cosep --width-rule knee --schedule per-layer --group-epochs 1",
+    "together": "--epochs 1",
+}
+SEARCH = 2  # steps of the search, so that a run is short
+
+
+def command(chain: str, weights: Path, run: Path) -> list[str]:
+    fast = ["--observe-images", "200", "--rebuild-images", "100", "--share", "0.07", *CHAINS[chain].split()]
     fast += ["--checkpoint-seconds", "0", "--accelerator", "cpu", "--batch-size", "32", "--quiet"]
     return ["prune", "digits_cnn", "--data", "digits", "--weights", str(weights), "--out", str(run), *fast]
 
@@ -281,27 +289,21 @@ def complaint(code: int, text: str) -> str:
 
 
 class Bench:
-    """Folders, the undisturbed run, and one fault after another."""
+    """Folders, the undisturbed run of one chain, and one fault after another."""
 
-    def __init__(self, out: Path, seed: int) -> None:
-        self.out, self.chance = out, random.Random(seed)
-        self.weights = out / "base.safetensors"
-        self.disk = out / "disk"
-        self.real_disk = False
+    def __init__(self, out: Path, chain: str, seed: int) -> None:
+        self.out, self.chain, self.chance = out / chain.replace(" ", "-"), chain, random.Random(seed)
+        self.weights, self.disk = out / "base.safetensors", out / "disk"
 
-    def prepare(self, weights: Path | None) -> None:
-        shutil.rmtree(self.disk, ignore_errors=True)
-        self.disk.mkdir(parents=True)
-        self.real_disk = PRIVATE in os.environ and mount(self.disk, DISK)
-        if weights is None:
-            train_base(self.weights)
-        else:
-            shutil.copy(weights, self.weights)
+    def command(self, run: Path) -> list[str]:
+        return command(self.chain, self.weights, run)
+
+    def prepare(self) -> None:
         self.whole = self.out / "undisturbed" / "run"
         self.warm_up()
         shutil.rmtree(self.whole.parent, ignore_errors=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        code, said = forked(partial(cosep_command, command(self.weights, self.whole))).ended()
+        code, said = forked(partial(cosep_command, self.command(self.whole))).ended()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if code:
@@ -315,7 +317,7 @@ class Bench:
         run = self.out / "warm" / "run"
         shutil.rmtree(run.parent, ignore_errors=True)
         with contextlib.suppress(SystemExit):  # the end of every command
-            cosep_command(command(self.weights, run))
+            cosep_command(self.command(run))
 
     def counted(self) -> tuple[int, int]:
         """How many calls of an undisturbed run change its folder, and how many bytes its longest write has."""
@@ -326,7 +328,7 @@ class Bench:
             trip = Trip(run, 0, lambda: None)
             trip.install()
             try:
-                cosep_command(command(self.weights, run))
+                cosep_command(self.command(run))
             finally:
                 os.write(2, f" {trip.calls} {trip.longest}".encode())
 
@@ -341,20 +343,25 @@ class Bench:
         finished = kind in DAMAGE and self.chance.random() < 1 / 3
         if finished:
             shutil.copytree(self.whole, run)
-            record = {"kind": kind, "of": "a finished run", "detail": damage(run, kind, self.chance)}
+            record = {
+                "kind": kind,
+                "chain": self.chain,
+                "of": "a finished run",
+                "detail": damage(run, kind, self.chance),
+            }
             record |= self.readers(run)
         else:
-            record = {"kind": kind, "of": "a run", **self.disturbed(run, kind)}
+            record = {"kind": kind, "chain": self.chain, "of": "a run", **self.disturbed(run, kind)}
             record |= self.started_again(run)
         record["number"] = number
         if record["outcome"] not in ("same", "refused"):
-            shutil.copytree(place, self.out / "failures" / str(number), dirs_exist_ok=True)
+            shutil.copytree(place, self.out.parent / "failures" / str(number), dirs_exist_ok=True)
         shutil.rmtree(place)
         return record
 
     def disturbed(self, run: Path, kind: str) -> dict[str, Any]:
         """Start the command in an empty folder and disturb it, or stop it and damage what it left."""
-        work = partial(cosep_command, command(self.weights, run))
+        work = partial(cosep_command, self.command(run))
         if kind in DAMAGE:
             detail = None
             while detail is None:
@@ -427,7 +434,7 @@ class Bench:
     def started_again(self, run: Path) -> dict[str, Any]:
         """The same command, undisturbed: it must finish with the same result, or refuse and change nothing."""
         before = hashes(run)
-        code, text = forked(partial(cosep_command, command(self.weights, run))).ended()
+        code, text = forked(partial(cosep_command, self.command(run))).ended()
         if code == 0:
             wrong = differences(run, self.wanted)
             return {"outcome": "same" if not wrong else f"differs in {', '.join(wrong)}"}
@@ -515,26 +522,43 @@ def main() -> None:
     import cosep.cli.app
     import cosep.pipeline
     import cosep.reporting.page  # noqa: F401
+    from cosep.runs import search
 
     torch.set_num_threads(1)
     out = given.out.resolve()
     shutil.rmtree(out / "failures", ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    bench = Bench(out, given.seed)
-    bench.prepare(given.weights)
-    kinds = [kind for kind in given.kinds if kind != "full disk" or bench.real_disk]
+    search.STEPS = SEARCH
+    shutil.rmtree(out / "disk", ignore_errors=True)
+    (out / "disk").mkdir()
+    real_disk = PRIVATE in os.environ and mount(out / "disk", DISK)
+    if given.weights is None:
+        train_base(out / "base.safetensors")
+    else:
+        shutil.copy(given.weights, out / "base.safetensors")
+    benches = [Bench(out, chain, given.seed + number) for number, chain in enumerate(CHAINS)]
+    for bench in benches:
+        bench.prepare()
+    kinds = [kind for kind in given.kinds if kind != "full disk" or real_disk]
     records = []
     for number in range(given.times):
-        record = bench.fault(number, kinds[number % len(kinds)])
+        record = benches[number // len(kinds) % len(benches)].fault(number, kinds[number % len(kinds)])
         records.append(record)
         if is_wrong(record):
             print(json.dumps(record), flush=True)
     print("\n".join(table(records)))
     wrong = sum(map(is_wrong, records))
     print(f"{len(records)} faults, {wrong} wrong")
-    print(f"undisturbed, the command takes {bench.seconds:.2f} s of a processor and {bench.calls} calls")
-    facts = {"times": given.times, "seed": given.seed, "real_full_disk": bench.real_disk, "wrong": wrong}
-    facts |= {"seconds_undisturbed": round(bench.seconds, 3), "calls_undisturbed": bench.calls}
+    facts: dict[str, Any] = {
+        "times": given.times,
+        "seed": given.seed,
+        "real_full_disk": real_disk,
+        "wrong": wrong,
+        "chains": {},
+    }
+    for bench in benches:
+        print(f"{bench.chain}: undisturbed {bench.seconds:.2f} s of a processor and {bench.calls} calls")
+        facts["chains"][bench.chain] = {"seconds_undisturbed": round(bench.seconds, 3), "calls": bench.calls}
     text = json.dumps({**facts, "faults": records}, indent=1).replace(str(out), "DIR")
     (out / "faults.json").write_text(text + "\n")
     raise SystemExit(bool(wrong))

@@ -1,11 +1,13 @@
-"""For every test: one thread a process, since two test processes share two cores, and a short search for the amount."""
+"""For every test: one thread a process, unless asked, since two of them share two cores; a short search."""
+
+import os
 
 import pytest
 import torch
 
 from cosep.runs import search
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # three, say, in `make test-portable`
 WHOLE_SEARCH = search.STEPS
 search.STEPS = 2  # each step cuts and rebuilds a network: tests that are not about the search need no more
 

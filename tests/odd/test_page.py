@@ -13,7 +13,7 @@ def test_every_line_of_the_page_names_its_tests_and_every_test_is_named():
     assert all(named)
     tests = {
         name
-        for file in ("test_models.py", "test_data.py")
+        for file in ("test_models.py", "test_data.py", "test_strangers.py")
         for name in re.findall(r"^def (test_\w+)", (HERE / file).read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert {name for names in named for name in names} == tests

@@ -25,6 +25,7 @@ from cosep.reporting.page import (
 from cosep.reporting.records import HeldOut, Report
 from cosep.reporting.run import short_name
 from cosep.reporting.words import change, count, duration, points, reason_in_words, size
+from cosep.runs import search
 from cosep.runs.state import Callbacks
 from tests.reporting.made import networked_run, rebuilt_run, record, without_evidence
 
@@ -327,7 +328,7 @@ def test_a_run_of_the_default_shows_its_rebuild_its_damage_and_the_sizes_that_we
     run = read_run(folder)
     found = documents((folder / "report.html").read_text(encoding="utf-8"))["run"]
     assert {row[0] for row in found["damage"]} == {plan.group for plan in run.plan.groups}
-    assert len(found["tried"]) == 6
+    assert len(found["tried"]) == search.STEPS
     layers = {row[0]: row for row in found["rebuild"]["layers"]}
     assert layers["layer2.0.conv2"][1] == "the sum it ends in"
     assert layers["layer2.0.conv1"][1] == "its own output"
