@@ -6,13 +6,13 @@ import harness
 import torch
 
 with harness.covered():
-    from cosep.reporting.progress import group_line
     from cosep.cli.summary import summary_table
     from cosep.errors import ArtifactError
     from cosep.records import GroupPlan, Plan, Selection
     from cosep.reporting.comparison import comparison_page
     from cosep.reporting.evidence import Evidence, evidence_from_bytes, evidence_to_bytes
     from cosep.reporting.page import run_page
+    from cosep.reporting.progress import group_line
     from cosep.reporting.records import Report
     from cosep.reporting.run import RunRecord, check_groups
     from cosep.runs.folder import _ABOUT
