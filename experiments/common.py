@@ -16,6 +16,7 @@ from cosep.cli.common import numbers_of
 from cosep.data import Data, load_data
 from cosep.errors import CosepError
 from cosep.groups.numbering import output_columns
+from cosep.models.heap import keep_freed_memory
 from cosep.plugins import without_folder
 from cosep.records import ClassHistograms, ClassMoments, Group
 from cosep.runs.folder import weights_digest
@@ -42,6 +43,7 @@ def arguments(doc: str | None, *, model: str, out: str, quick: str) -> argparse.
 
 def run(main: Callable[[], None]) -> None:
     """Run a script; what its user got wrong becomes one line and exit code 2."""
+    keep_freed_memory()
     try:
         main()
     except (CosepError, OSError) as error:
