@@ -103,7 +103,7 @@ def untrained(networks: Mapping[str, Mapping[str, Any]]) -> str:
     for title, cells in networks.items():
         rows.append((f"{title}, unpruned", [100 * cells["base"]["accuracy"]], False))
         for key, name in names.items():
-            found = [100 * cell["accuracy"] for cell_name, cell in cells.items() if cell_name.startswith(key)]
+            found = [100 * cell["accuracy"] for cell_name, cell in cells.items() if cell_name.startswith(f"{key} 50/")]
             if found:
                 rows.append((f"{title}, {name}", found, key == "elimination damage"))
     return strip("Test accuracy at half of the MACs, without training; a dot for each seed", rows, 82, 94)

@@ -1,6 +1,7 @@
 """The site: built without a warning, complete, and showing without the network."""
 
 import re
+import time
 
 import pytest
 from mkdocs.commands.build import build
@@ -11,6 +12,7 @@ import cosep.errors
 from cosep.cli.app import app
 from cosep.cli.options import setting_flags
 from tests.docs.blocks import ROOT
+from tests.reporting.browser import Browser, Page, find_browser
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,27 @@ def test_no_page_fetches_anything_from_elsewhere(site):
     for page in site.rglob("*.html"):
         found = re.findall(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"', page.read_text())
         assert not found, (page, found)
+
+
+def test_no_page_is_wider_than_a_phone(site):
+    path = find_browser()
+    if path is None:
+        pytest.skip("there is no Chromium here")
+    browser = Browser(path)
+    try:
+        tab, wide = Page(browser, width=400), {}
+        for page in sorted(site.rglob("index.html")):
+            tab.do("Page.navigate", url=page.as_uri())
+            end = time.monotonic() + 20
+            while tab.run("document.readyState + ' ' + location.href") != f"complete {page.as_uri()}":
+                assert time.monotonic() < end, page
+                time.sleep(0.02)
+            width = tab.run("document.documentElement.scrollWidth")
+            if width > 400:
+                wide[page.relative_to(site).as_posix()] = width
+        assert not wide
+    finally:
+        browser.close()
 
 
 def test_formulas_are_there_without_scripts(site):

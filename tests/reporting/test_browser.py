@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from cosep.comparison.trials import Trial
+from cosep.reporting.comparison import trials_page
 from cosep.reporting.folders import read_runs, write_page
 from cosep.reporting.page import run_page
 from cosep.reporting.sweep import sweep_page
@@ -251,6 +253,27 @@ def test_the_comparison_opens_without_network_and_is_drawn(page, comparison):
     tab.resize(390)
     tab.run("new Promise(done => setTimeout(done, 200))")
     assert tab.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_methods_have_a_strip_of_their_seeds_and_intervals_of_their_differences(page, tmp_path):
+    scores = {"elimination": (0.92, 0.93, 0.94), "random": (0.85, 0.86, 0.88), HOSTILE[0]: (0.91, 0.95, 0.92)}
+    trials = [
+        Trial(method, seed, a, 0.5, 0.5, 0, 1.0) for method, found in scores.items() for seed, a in enumerate(found)
+    ]
+    path = tmp_path / "report.html"
+    path.write_text(trials_page([record(name=f"{t.method}-{t.seed}") for t in trials], trials, 0.95), encoding="utf-8")
+    for width in (1400, 400):
+        tab = page(path, width=width)
+        assert tab.complaints() == []
+        charts = {chart["title"]: chart for chart in tab.run(DRAWN)}
+        # At one size, and with the same widths, there is nothing to draw of either.
+        assert set(charts) == {"Paired differences with their 95 % intervals", "Seeds and their spread"}
+        assert all(chart["marks"] > 5 for chart in charts.values())
+        assert charts["Paired differences with their 95 % intervals"]["text"].count("is ahead of") == 1
+        rows = tab.run("[...document.querySelectorAll('.card table')][1].innerText")
+        assert "elimination is ahead by" in rows
+        assert "yes" in rows
+        assert tab.run("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("how", [{"width": 1280}, {"width": 390, "dark": True}], ids=["wide, light", "narrow, dark"])

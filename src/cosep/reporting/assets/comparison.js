@@ -12,7 +12,7 @@ const keys = () => data.configurations.map((c, i) => key(s("path", { d: shape(i,
 
 function tradeoff() {
   const runs = data.runs.filter((run) => run.after !== null && run.macs !== null);
-  if (!runs.length) return null;
+  if (!runs.length || (data.paired && new Set(runs.map((run) => run.macs)).size < 2)) return null; // at one size there is nothing to trade
   const best = runs.reduce((a, b) => (b.after > a.after ? b : a)), least = runs.reduce((a, b) => (b.macs < a.macs ? b : a));
   const bases = [...new Set(runs.map((run) => run.before).filter((b) => b !== null))];
   return figure({
@@ -42,6 +42,7 @@ function tradeoff() {
 
 function widths() {
   if (!data.groups.length) return null;
+  if (data.paired && data.configurations.every((c) => JSON.stringify(c.widths) === JSON.stringify(data.configurations[0].widths))) return null; // the same for all
   const xs = data.groups.map((_, i) => i);
   const means = data.configurations.map((c) => c.widths.map((w) => w.mean));
   const apart = data.groups.map((_, i) => { const found = means.map((m) => m[i]).filter((v) => v !== null); return Math.max(...found) - Math.min(...found); });
@@ -123,6 +124,28 @@ function classes() {
   });
 }
 
+// How far the first method is ahead of each other one, with its interval.
+function intervals() {
+  const rows = (data.paired || []).filter((p) => !p.ours && p.low !== null);
+  if (!rows.length) return null;
+  const first = data.paired[0].method, sure = rows.filter((p) => p.beyond_noise);
+  const told = sure.length ? sure.map((p) => `${first} is ${p.difference > 0 ? "ahead of" : "behind"} ${named(p.method)}`).join(", ") + ", beyond noise." : "None of the differences is beyond noise: every interval holds 0.";
+  return figure({
+    title: "Paired differences with their 95 % intervals", text: told, wide: true,
+    draw: (width) => {
+      const step = 34, longest = Math.max(...rows.map((p) => [...p.method].length)), margin = { left: Math.min(longest * 7 + 24, 220, width * 0.4), right: 22, top: 10, bottom: 42 }, height = margin.top + margin.bottom + rows.length * step;
+      const [low, high] = padded(extent([0, ...rows.flatMap((p) => [p.low, p.high])])), x = scale(low, high, margin.left, width - margin.right), y = (i) => margin.top + step * (i + 0.5);
+      const svg = s("svg", { width, height }, axes({ width, height, margin, x, y: () => 0, xTicks: ticks(low, high, width / 110), yTicks: [], xName: width < 500 ? `points, ${clipped(first, 16)} ahead →` : `points of accuracy by which ${first} is ahead` }),
+        s("line", { class: "knee", x1: x(0), x2: x(0), y1: margin.top, y2: height - margin.bottom }),
+        rows.map((p, i) => [s("text", { x: margin.left - 8, y: y(i) + 4, "text-anchor": "end" }, named(clipped(p.method, Math.floor((margin.left - 14) / 7)))),
+          s("line", { class: "link", x1: x(p.low), x2: x(p.high), y1: y(i), y2: y(i) }), [p.low, p.high].map((end) => s("line", { class: "link", x1: x(end), x2: x(end), y1: y(i) - 6, y2: y(i) + 6 })), s("circle", { class: "dot", cx: x(p.difference), cy: y(i), r: 5 })]));
+      nearest(svg, rows.map((p, i) => [x(p.difference), y(i)]), (i) => `${named(rows[i].method)}\n${first} is ahead by ${rows[i].difference.toFixed(2)} points\n95 % interval ${rows[i].low.toFixed(2)} to ${rows[i].high.toFixed(2)}`, 160);
+      return svg;
+    },
+    rows: () => table([["method", true], ["ahead by", false], ["from", false], ["to", false]], rows.map((p) => [p.method, p.difference.toFixed(2), p.low.toFixed(2), p.high.toFixed(2)])),
+  });
+}
+
 // How far the first method is ahead of each other one, seed by seed.
 function paired() {
   if (!data.paired) return null;
@@ -140,7 +163,7 @@ function show() {
     h("div", { class: "card" }, h("h2", {}, "Figures"), scrolled("Table: figures of every configuration",
       table([["configuration", true], ["runs", false], ["before, %", false], [data.accuracy + ", %", false], ["points", false], ["MACs left, %", false], ["parameters left, %", false], ["speed-up", false], ["seconds", false]],
         data.configurations.map((c) => [c.label, c.runs, plusMinus(c.spread.before, two), plusMinus(c.spread.after, two), plusMinus(c.spread.change, two), plusMinus(c.spread.macs, one), plusMinus(c.spread.parameters, one), plusMinus(c.spread.speedup, (v) => v.toFixed(2)), plusMinus(c.spread.seconds, (v) => v.toFixed(0))]), "mean ± standard deviation over the runs of a configuration"))),
-    paired() ?? "", tradeoff() ?? "", seeds() ?? "", classes() ?? "", widths() ?? "",
+    paired() ?? "", intervals() ?? "", seeds() ?? "", tradeoff() ?? "", classes() ?? "", widths() ?? "",
     data.differences.length ? h("div", { class: "card" }, h("h2", {}, "Settings that differ"), scrolled("Table: settings that differ", table([["setting", true], ...data.configurations.map((c) => [c.label, true])], data.differences))) : "");
   keepPainted();
   paintAll(true);

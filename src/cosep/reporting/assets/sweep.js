@@ -44,8 +44,8 @@ function show() {
         data.sizes.map((size) => [asked(size), percent(size.macs), percent(size.parameters), percent(score(size), 2), points(size), num(size.milliseconds), size.speedup.toFixed(2) + "×", ...(trained ? [before(size)] : []), size.note])))),
     curve("Accuracy against multiply-accumulates", "MACs left, of the uncut network's", (size) => size.macs, (t) => percent(t, 0)) ?? "",
     curve("Accuracy against measured time", "milliseconds for one input", (size) => size.milliseconds, num) ?? "",
-    ...data.sizes.map((size, i) => h("div", { class: "card", id: anchor(i) }, h("h2", {}, `${percent(size.macs)} of the MACs`), scrolled(`Table: layers at ${percent(size.macs)} of the MACs`,
-      table([["group", true], ["channels", false], ["kept", false], ["share", false]], groups.map((name) => [name, data.widths[name], size.widths[name], percent(size.widths[name] / data.widths[name], 0)]))))));
+    h("div", { class: "grid" }, data.sizes.map((size, i) => h("div", { class: "card", id: anchor(i) }, h("h2", {}, `${percent(size.macs)} of the MACs`), scrolled(`Table: layers at ${percent(size.macs)} of the MACs`,
+      table([["group", true], ["channels", false], ["kept", false], ["share", false]], groups.map((name) => [name, data.widths[name], size.widths[name], percent(size.widths[name] / data.widths[name], 0)])))))));
   keepPainted();
   paintAll(true);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
