@@ -51,7 +51,7 @@ DAMAGE = ("truncated file", "flipped byte")
 PRIVATE = "COSEP_FAULTS_PRIVATE_MOUNTS"
 DISK = 64 << 20
 PAGE = 4096
-TIMES = ("time", "seconds", "latency", "speedup")
+TIMES = ("time", "seconds", "latency", "speedup", "milliseconds")
 RESULT = ("model.safetensors", "plan.json", "config.toml")
 
 

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils import prune as torch_prune
 
 import cosep
-from cosep.errors import ModelError, RecoveryError, TraceError
+from cosep.errors import ConfigError, ModelError, RecoveryError, TraceError
 from tests.odd.small import (
     CLASSES,
     Net,
@@ -615,9 +615,12 @@ def test_own_layers_are_cut_with_their_numbers():
 
 
 def test_an_own_layer_that_repeats_its_width_in_its_code_is_left_whole():
-    result = prune(Custom("breadth"), config=plain_cut())
-    assert kept(result, "a") == tuple(range(8))
-    assert "did not equal its masked copy" in result.plan.groups[0].reason
+    result = prune(Custom("breadth"), width=None, config=plain_cut())
+    assert result.model.a.out_channels == 8
+    why = {skip.group: skip.why for skip in result.report.not_pruned}
+    assert why["a"].startswith("the network does not run with fewer channels (RuntimeError: ")
+    with pytest.raises(ConfigError, match="widths names 'a', which cannot be pruned: the network does not run with"):
+        prune(Custom("breadth"), config=plain_cut())
 
 
 @pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])

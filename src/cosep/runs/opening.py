@@ -180,7 +180,7 @@ class Opening:
             rule=self.chain.rule,
             run=self.folder,
             clock=Clock(),
-            given=checked_widths(request.widths or {}, groups),
+            given=checked_widths(request.widths or {}, groups, skipped),
             notes=tuple(note for note in (format_note, training_note) if note),
         )
 
