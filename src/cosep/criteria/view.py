@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from cosep.config import ObserveConfig, PruneConfig
+from cosep.data.batches import even_batches, small_images
 from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
 from cosep.observation import check_moments, observe, observe_histograms
 from cosep.rebuilding.grams import Grams, gather_grams
 from cosep.records import ClassHistograms, ClassMoments, Group, Layout
 from cosep.surgery import copied
 
-LOOKED_AT = 768  # calibration images behind elimination and damage: two thirds for Gram matrices, the rest set aside
-ASIDE_BATCH = 64  # images that run at a time behind a group whose damage is measured
+FITTED = 512  # calibration images behind the Gram matrices of elimination and damage
+ASIDE = 128  # further images on which damage is measured; half as many where each takes long
 HISTOGRAM_BYTES = 2**28  # of histograms that are gathered in one pass; with many classes a pass serves fewer groups
 
 Found = TypeVar("Found")
@@ -99,17 +100,18 @@ class NetworkView:
 
     def _look(self) -> LookedAt:
         with self.passes.stage("look", self._name):
-            seen = [inputs for inputs, _ in self.passes.batches(LOOKED_AT)]
+            seen = even_batches(inputs for inputs, _ in self.passes.batches(FITTED + ASIDE))
             images = sum(len(x) for x in seen)
-            fit, aside, so_far = [], [], 0
-            for x in seen:
-                inside = max(0, min(len(x), 2 * images // 3 - so_far))
-                fit += [x[:inside]] if inside else []
-                aside += list(x[inside:].split(ASIDE_BATCH)) if inside < len(x) else []
-                so_far += len(x)
+            wanted = min(ASIDE if not seen or small_images(seen[0].shape) else ASIDE // 2, images // 4)
+            aside: list[Tensor] = []
+            while seen and wanted > 0:
+                last = seen.pop()
+                aside.insert(0, last[-wanted:])
+                seen += [last[:-wanted]] if len(last) > wanted else []
+                wanted -= len(aside[0])
             consumers = [name for group in self.groups for name in group.consumers]
-            grams = gather_grams(self.model, consumers, fit, self.config.rebuild, seed=self.config.seed)
-            return LookedAt(grams, tuple(fit), tuple(aside))
+            grams = gather_grams(self.model, consumers, seen, self.config.rebuild, seed=self.config.seed)
+            return LookedAt(grams, tuple(seen), tuple(aside))
 
     @property
     def _name(self) -> str:
