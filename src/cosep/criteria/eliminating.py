@@ -7,7 +7,7 @@ differences between the classes' scores) and by half in that of the BatchNorm be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,8 @@ class Eliminating:
                 # Its consumers are too wide, or no plain layers: only the weights can be compared.
                 return ranked(view.group.name, view.norms(), blocks=view.group.blocks, name="l2")
             found = eliminate(consumers, ridge=view.config.rebuild.pull, swaps=0, blocks=view.group.blocks)
-            return _candidates(view.group.name, view.group.blocks, found)
+            # The choice stays as long as the run; the matrices behind it take a gigabyte in a ResNet-50.
+            return _candidates(view.group.name, view.group.blocks, replace(found, problems=()))
 
 
 def _candidates(group: str, blocks: int, found: Elimination) -> Candidates:
