@@ -8,8 +8,8 @@
 the damage of each group, selects, cuts, checks and rebuilds. Each run stands between two plain passes of the uncut
 network over the same images, and the printed ratio is that to their mean. CPU seconds of the process suffer least from
 other load on the machine; wall seconds are printed beside them. One thread, after a warm-up: what is imported once for
-the whole process does not count. `--growth` goes through the CIFAR ResNets of 20 to 110 layers, or those named; the rule
-`uniform` needs no damage. The images are noise: the time does not depend on them.
+the whole process does not count. `--growth` goes through the CIFAR ResNets of 20 to 110 layers, or those named; the
+rule `uniform` needs no damage. The images are noise: the time does not depend on them.
 """
 
 from __future__ import annotations
