@@ -52,9 +52,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=125)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rule", default="damage", help="the width rule")
-    parser.add_argument(
-        "--growth", action="store_true", help="the CIFAR ResNets of 20 to 110 layers, one after another"
-    )
+    parser.add_argument("--growth", nargs="*", help="the networks named, or the CIFAR ResNets of 20 to 110 layers")
     args = parser.parse_args()
     torch.set_num_threads(1)
     # The chain times its stages by the wall clock; here they are to be told in CPU seconds.

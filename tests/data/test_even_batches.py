@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cosep.data.batches import even_batches
+from cosep.data.batches import even_batches, images_between
 
 
 def numbered(sizes, side=2):
@@ -32,3 +32,10 @@ def test_images_of_several_sizes_stay_in_their_batches():
 def test_without_images_there_is_no_batch():
     assert even_batches([]) == []
     assert even_batches([torch.zeros(0, 1, 4, 4)]) == []
+
+
+def test_some_images_of_many_batches():
+    given = numbered([4, 3, 5])
+    assert [x[:, 0, 0, 0].tolist() for x in images_between(given, 2, 8)] == [[2, 3], [4, 5, 6], [7]]
+    assert images_between(given, 12, 20) == []
+    assert sum(len(x) for x in images_between(given, 0, 20)) == 12

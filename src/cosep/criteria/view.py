@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.config import ObserveConfig, PruneConfig
-from cosep.data.batches import even_batches, small_images
+from cosep.data.batches import even_batches, images_between, small_images
 from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
 from cosep.observation import check_moments, observe, observe_histograms
 from cosep.rebuilding.grams import Grams, gather_grams
@@ -22,7 +22,10 @@ from cosep.records import ClassHistograms, ClassMoments, Group, Layout
 from cosep.surgery import copied
 
 FITTED = 512  # calibration images behind the Gram matrices of elimination and damage
-ASIDE = 128  # further images on which damage is measured; half as many where each takes long
+ASIDE = 256  # further images on which damage is measured, at most: the network behind every group runs on them
+ALL_ASIDE = 7000  # of all groups together: in a deep network fewer each
+ALL_ASIDE_LARGE = 2100  # the same, of images above 64 x 64
+EVEN = 32  # the number of images set aside is a multiple of this: odd rests of batches have to be traced anew
 HISTOGRAM_BYTES = 2**28  # of histograms that are gathered in one pass; with many classes a pass serves fewer groups
 
 Found = TypeVar("Found")
@@ -100,18 +103,16 @@ class NetworkView:
 
     def _look(self) -> LookedAt:
         with self.passes.stage("look", self._name):
-            seen = even_batches(inputs for inputs, _ in self.passes.batches(FITTED + ASIDE))
+            seen = [inputs for inputs, _ in self.passes.batches(FITTED + ASIDE)]
             images = sum(len(x) for x in seen)
-            wanted = min(ASIDE if not seen or small_images(seen[0].shape) else ASIDE // 2, images // 4)
-            aside: list[Tensor] = []
-            while seen and wanted > 0:
-                last = seen.pop()
-                aside.insert(0, last[-wanted:])
-                seen += [last[:-wanted]] if len(last) > wanted else []
-                wanted -= len(aside[0])
+            small = not seen or small_images(seen[0].shape)
+            affordable = (ALL_ASIDE if small else ALL_ASIDE_LARGE) // len(self.groups)
+            aside = min(ASIDE, max(affordable // EVEN * EVEN, EVEN), -(-images // 3))
+            fitted = min(FITTED, images - aside)
+            fit = even_batches(images_between(seen, 0, fitted))
             consumers = [name for group in self.groups for name in group.consumers]
-            grams = gather_grams(self.model, consumers, seen, self.config.rebuild, seed=self.config.seed)
-            return LookedAt(grams, tuple(seen), tuple(aside))
+            grams = gather_grams(self.model, consumers, fit, self.config.rebuild, seed=self.config.seed)
+            return LookedAt(grams, tuple(fit), tuple(even_batches(images_between(seen, fitted, fitted + aside))))
 
     @property
     def _name(self) -> str:

@@ -54,6 +54,15 @@ def even_batches(batches: Iterable[Tensor]) -> list[Tensor]:
     return [part for x in given for part in x.split(size)]
 
 
+def images_between(batches: Iterable[Tensor], first: int, last: int) -> list[Tensor]:
+    """The images with the numbers `first` up to `last`, that one not included, in the batches in which they are."""
+    found, number = [], 0
+    for x in batches:
+        found.append(x[max(first - number, 0) : max(last - number, 0)])
+        number += len(x)
+    return [part for part in found if len(part)]
+
+
 def small_images(shape: Sequence[int]) -> bool:
     """Whether a batch of this shape holds images of at most 64 x 64."""
     return math.prod(shape[2:]) <= 64 * 64
