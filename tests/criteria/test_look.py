@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from cosep.config import preset
+from cosep.criteria.eliminating import _first as first_images
 from cosep.criteria.view import NetworkView, Passes
 from cosep.data.batches import images_between
 from cosep.groups import find_groups, groups_in_scope
@@ -41,3 +42,9 @@ def test_images_are_fitted_or_set_aside_and_the_deeper_the_fewer_are_set_aside(l
 def test_of_large_images_fewer_are_set_aside():
     _, apart, _ = looked_at(20, 300, side=65)
     assert len(apart) == 96
+
+
+def test_the_graph_of_few_large_images_is_held_at_a_time():
+    small, large = (list(torch.zeros(16, 1, side, side).split(8)) for side in (8, 65))
+    assert [len(x) for x in first_images(small, 12)] == [8, 4]
+    assert [len(x) for x in first_images(large, 12)] == [4, 4, 4]

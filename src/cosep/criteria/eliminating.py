@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cosep.criteria.elimination import Consumer, Elimination, eliminate
 from cosep.criteria.view import GroupView, NetworkView
+from cosep.data.batches import images_between, small_images
 from cosep.layers.maps import batchnorm_scale
 from cosep.models.modes import logits_of, training_flags_kept
 from cosep.records import Selection
@@ -23,6 +24,7 @@ from cosep.selection.candidates import Candidates, ranked
 
 TEMPERATURE = 4.0  # of the probabilities whose covariance the margins are drawn with
 MARGIN_IMAGES = 256  # behind the metric of margins
+AT_A_TIME, LARGE_AT_A_TIME = 64, 4  # images whose whole graph is held in memory, up to 64 x 64 and above
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def _consumer(view: GroupView, name: str, metrics: dict[str, Tensor]) -> Consume
     order = torch.stack(columns).flatten()
     part, column = order // layer.columns, order % layer.columns
     gram = moments.xx[part[:, None], column[:, None], column[None, :]]
-    gram = torch.where(part[:, None] == part[None, :], gram, torch.zeros_like(gram))
+    if layer.parts > 1:
+        gram *= part[:, None] == part[None, :]
     outputs = layer.outputs // layer.parts
     weight = torch.zeros(layer.outputs, len(order), dtype=torch.float64)
     own = layer.weight()  # (parts, columns, outputs)
@@ -147,10 +150,8 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
 
 
 def _first(batches: Sequence[Tensor], images: int) -> list[Tensor]:
-    """The first so many images of some batches, at most 64 at a time: their whole graph is held in memory."""
-    found, left = [], images
-    for x in batches:
-        for part in x[: max(left, 0)].split(64):
-            found.append(part)
-        left -= len(x)
-    return [part for part in found if len(part)]
+    """The first so many images of some batches, few at a time: their whole graph is held in memory."""
+    found: list[Tensor] = []
+    for x in images_between(batches, 0, images):
+        found.extend(x.split(AT_A_TIME if small_images(x.shape) else LARGE_AT_A_TIME))
+    return found

@@ -139,7 +139,8 @@ def _swept(
     order = in_order(tape, tasks)
     passes = [Pass.begun(tapes.cut[tuple(x.shape)], x) for x in inputs]
     records, done = [], 0
-    with closing(Shelf(int(config.memory * 2**30))) as shelf:
+    wanted = sum(rows.numel() * rows.element_size() for task in tasks.values() for rows in task.wanted)
+    with closing(Shelf(max(int(config.memory * 2**30) - wanted, 0))) as shelf:
         for place, step in enumerate(order):
             task = tasks.get(step)
             if task is None:
