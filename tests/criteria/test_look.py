@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cosep.config import preset
-from cosep.criteria.eliminating import _first as first_images
+from cosep.criteria.eliminating import _few as few
 from cosep.criteria.view import NetworkView, Passes
 from cosep.data.batches import images_between
 from cosep.groups import find_groups, groups_in_scope
@@ -45,6 +45,8 @@ def test_of_large_images_fewer_are_set_aside():
 
 
 def test_the_graph_of_few_large_images_is_held_at_a_time():
-    small, large = (list(torch.zeros(16, 1, side, side).split(8)) for side in (8, 65))
-    assert [len(x) for x in first_images(small, 12)] == [8, 4]
-    assert [len(x) for x in first_images(large, 12)] == [4, 4, 4]
+    small, large = (list(torch.zeros(300, 1, side, side).split(50)) for side in (2, 65))
+    assert [len(x) for x in few(small)] == [50, 50, 50, 50, 50, 6]
+    assert max(len(x) for x in few(large)) == 4
+    assert sum(len(x) for x in few(large)) == 128
+    assert few([]) == []

@@ -23,7 +23,7 @@ from cosep.records import Selection
 from cosep.selection.candidates import Candidates, ranked
 
 TEMPERATURE = 4.0  # of the probabilities whose covariance the margins are drawn with
-MARGIN_IMAGES = 256  # behind the metric of margins
+MARGIN_IMAGES = 256  # behind the metric of margins; half as many above 64 x 64, where each has more positions
 AT_A_TIME, LARGE_AT_A_TIME = 64, 4  # images whose whole graph is held in memory, up to 64 x 64 and above
 
 
@@ -130,7 +130,7 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
     try:
         with training_flags_kept(model), torch.enable_grad(), network.passes.stage("look", ""):
             model.eval()
-            for x in _first(looked.images, MARGIN_IMAGES):
+            for x in _few(looked.images):
                 seen.clear()
                 # Also where every weight is frozen there is a gradient; images of whole numbers have none of their own.
                 scores = logits_of(model, x.clone().requires_grad_() if x.is_floating_point() else x)
@@ -149,9 +149,8 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
     return {name: each for name, each in found.items() if bool(each.isfinite().all())}
 
 
-def _first(batches: Sequence[Tensor], images: int) -> list[Tensor]:
-    """The first so many images of some batches, few at a time: their whole graph is held in memory."""
-    found: list[Tensor] = []
-    for x in images_between(batches, 0, images):
-        found.extend(x.split(AT_A_TIME if small_images(x.shape) else LARGE_AT_A_TIME))
-    return found
+def _few(batches: Sequence[Tensor]) -> list[Tensor]:
+    """The first images of some batches, few at a time: their whole graph is held in memory."""
+    small = not batches or small_images(batches[0].shape)
+    first = images_between(batches, 0, MARGIN_IMAGES if small else MARGIN_IMAGES // 2)
+    return [part for x in first for part in x.split(AT_A_TIME if small else LARGE_AT_A_TIME)]
