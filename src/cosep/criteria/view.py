@@ -31,6 +31,13 @@ HISTOGRAM_BYTES = 2**28  # of histograms that are gathered in one pass; with man
 Found = TypeVar("Found")
 
 
+def fitted_and_aside(images: int, groups: int, small: bool) -> tuple[int, int]:
+    """How many of so many images make the Gram matrices, and how many more measure the damage of so many groups."""
+    affordable = (ALL_ASIDE if small else ALL_ASIDE_LARGE) // groups
+    aside = min(ASIDE, max(affordable // EVEN * EVEN, EVEN), -(-images // 3))
+    return min(FITTED, images - aside), aside
+
+
 @dataclass(frozen=True, eq=False)
 class Passes:
     """How a run goes through its calibration data."""
@@ -106,9 +113,7 @@ class NetworkView:
             seen = [inputs for inputs, _ in self.passes.batches(FITTED + ASIDE)]
             images = sum(len(x) for x in seen)
             small = not seen or small_images(seen[0].shape)
-            affordable = (ALL_ASIDE if small else ALL_ASIDE_LARGE) // len(self.groups)
-            aside = min(ASIDE, max(affordable // EVEN * EVEN, EVEN), -(-images // 3))
-            fitted = min(FITTED, images - aside)
+            fitted, aside = fitted_and_aside(images, len(self.groups), small)
             fit = even_batches(images_between(seen, 0, fitted))
             consumers = [name for group in self.groups for name in group.consumers]
             grams = gather_grams(self.model, consumers, fit, self.config.rebuild, seed=self.config.seed)
