@@ -1,4 +1,4 @@
-"""How fast channels are selected, in three parts:
+"""How fast channels are selected, in four parts:
 
 1  gbfs      the whole selection (class statistics, space, every k, scores, knee) against the authors' package `gbfs`
              on the same activations, 256 channels and 10 classes: the ratio of the times, and the largest excess of
@@ -6,8 +6,9 @@
 2  growth    64 to 2048 channels: seconds each, and the exponent of the fit.
 3  imagenet  1,000 classes, the best 100 of each layer, the 32 interior groups of ResNet-50 and one of 2048 channels:
              seconds for all together, and the peak of memory beyond the bare process.
+4  wide      4,096 neurons (a classifier of VGG) and 100 classes: seconds, and the peak of memory beyond the process.
 
-python benchmarks/selection.py [gbfs] [growth] [imagenet] [--channels 256] [--cache DIR] [--rounds 3]
+python benchmarks/selection.py [gbfs] [growth] [imagenet] [wide] [--channels 256] [--cache DIR] [--rounds 3]
 
 All parts unless some are named. `gbfs` is installed into a virtual environment of its own (it needs numpy < 2) under
 --cache, or in a temporary folder. The cost of observing is in `observation.py`.
@@ -32,7 +33,7 @@ from cosep.profiles import profiles
 from cosep.records import ClassMoments
 
 HERE = Path(__file__).parent
-PARTS = ("gbfs", "growth", "imagenet")
+PARTS = ("gbfs", "growth", "imagenet", "wide")
 BY_MEDOID = SelectConfig(representative="medoid")
 # ResNet-50: two interior convolutions in each of 3, 4, 6 and 3 bottlenecks.
 RESNET50 = [width for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)) for _ in range(2 * blocks)]
@@ -132,9 +133,9 @@ def growth(rounds: int) -> None:
     print(f"   time grows with channels to the power of {exponent:.2f}")
 
 
-def imagenet() -> None:
+def apart(part: str) -> None:
     """In a process of its own, as a peak of memory never goes down."""
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import selection; selection.imagenet_here()"
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import selection; selection.{part}_here()"
     subprocess.run([sys.executable, "-c", code, str(HERE)], check=True)
 
 
@@ -159,6 +160,18 @@ def imagenet_here() -> None:
     )
     print(f"   {peak_megabytes() - bare:.0f} MB of memory beyond the bare process's {bare:.0f} MB (peak)")
     print(f"   {busy:.1f} s of processor time, {torch.get_num_threads()} threads on {os.cpu_count()} cores")
+
+
+def wide_here() -> None:
+    select(separability_space(layer_moments(100, 16, 0)), config=BY_MEDOID)  # imports and thread pools
+    bare = peak_megabytes()
+    moments = layer_moments(100, 4096, 0)
+    start, working = time.perf_counter(), time.process_time()
+    found = select(separability_space(moments), config=BY_MEDOID)
+    took, busy = time.perf_counter() - start, time.process_time() - working
+    print(f"4  4,096 neurons, 100 classes: {found.reason}, {len(found.kept)} stay; {'; '.join(found.notes)}")
+    print(f"   {took:.1f} s, {busy:.1f} s of processor time, {torch.get_num_threads()} threads")
+    print(f"   {peak_megabytes() - bare:.0f} MB of memory beyond the bare process's {bare:.0f} MB (peak)")
 
 
 def peak_megabytes() -> float:
@@ -186,8 +199,9 @@ def main() -> None:
                 against_gbfs(given.channels, Path(folder), given.rounds)
     if "growth" in parts:
         growth(given.rounds)
-    if "imagenet" in parts:
-        imagenet()
+    for part in ("imagenet", "wide"):
+        if part in parts:
+            apart(part)
 
 
 if __name__ == "__main__":

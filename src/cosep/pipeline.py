@@ -20,7 +20,7 @@ from cosep.recovery import Progress, RecoveryHooks
 from cosep.runs.estimating import estimated
 from cosep.runs.opening import asked, only_deciding, opened_request
 from cosep.runs.planning import decided_plan, planned, planned_ahead
-from cosep.runs.recovering import held_out_accuracy, keep, recovered
+from cosep.runs.recovering import SHOWN_IMAGES, held_out_accuracy, keep, recovered
 from cosep.runs.remaking import rebuilt, tried
 from cosep.runs.results import PruneResult, finished_run, outcome_of, result_there
 from cosep.runs.search import next_share
@@ -183,7 +183,8 @@ def _settled(job: Job, state: State) -> State:
     fresh = [outcome for outcome in state.outcomes if not outcome.measured]
     if state.waiting or not fresh:
         return state
-    found = held_out_accuracy(job, state.model)
+    only_shown = job.config.order == "one-by-one" and not job.takes_back
+    found = held_out_accuracy(job, state.model, SHOWN_IMAGES if only_shown else 0)
     if state.previous is not None and (reason := _too_much(job, state, found)):
         back = state.previous
         found = held_out_accuracy(job, back.model)

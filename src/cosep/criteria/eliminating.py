@@ -7,7 +7,7 @@ differences between the classes' scores) and by half in that of the BatchNorm be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,15 @@ from torch import Tensor, nn
 
 from cosep.criteria.elimination import Consumer, Elimination, eliminate
 from cosep.criteria.view import GroupView, NetworkView
+from cosep.data.batches import images_between, small_images
 from cosep.layers.maps import batchnorm_scale
 from cosep.models.modes import logits_of, training_flags_kept
 from cosep.records import Selection
 from cosep.selection.candidates import Candidates, ranked
 
 TEMPERATURE = 4.0  # of the probabilities whose covariance the margins are drawn with
-MARGIN_IMAGES = 256  # behind the metric of margins
+MARGIN_IMAGES = 256  # behind the metric of margins; half as many above 64 x 64, where each has more positions
+AT_A_TIME, LARGE_AT_A_TIME = 64, 4  # images whose whole graph is held in memory, up to 64 x 64 and above
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Eliminating:
                 # Its consumers are too wide, or no plain layers: only the weights can be compared.
                 return ranked(view.group.name, view.norms(), blocks=view.group.blocks, name="l2")
             found = eliminate(consumers, ridge=view.config.rebuild.pull, swaps=0, blocks=view.group.blocks)
-            return _candidates(view.group.name, view.group.blocks, found)
+            # The choice stays as long as the run; the matrices behind it take a gigabyte in a ResNet-50.
+            return _candidates(view.group.name, view.group.blocks, replace(found, problems=()))
 
 
 def _candidates(group: str, blocks: int, found: Elimination) -> Candidates:
@@ -79,7 +82,8 @@ def _consumer(view: GroupView, name: str, metrics: dict[str, Tensor]) -> Consume
     order = torch.stack(columns).flatten()
     part, column = order // layer.columns, order % layer.columns
     gram = moments.xx[part[:, None], column[:, None], column[None, :]]
-    gram = torch.where(part[:, None] == part[None, :], gram, torch.zeros_like(gram))
+    if layer.parts > 1:
+        gram *= part[:, None] == part[None, :]
     outputs = layer.outputs // layer.parts
     weight = torch.zeros(layer.outputs, len(order), dtype=torch.float64)
     own = layer.weight()  # (parts, columns, outputs)
@@ -126,7 +130,7 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
     try:
         with training_flags_kept(model), torch.enable_grad(), network.passes.stage("look", ""):
             model.eval()
-            for x in _first(looked.images, MARGIN_IMAGES):
+            for x in _few(looked.images):
                 seen.clear()
                 # Also where every weight is frozen there is a gradient; images of whole numbers have none of their own.
                 scores = logits_of(model, x.clone().requires_grad_() if x.is_floating_point() else x)
@@ -145,11 +149,8 @@ def _margins(network: NetworkView) -> dict[str, Tensor]:
     return {name: each for name, each in found.items() if bool(each.isfinite().all())}
 
 
-def _first(batches: Sequence[Tensor], images: int) -> list[Tensor]:
-    """The first so many images of some batches, at most 64 at a time: their whole graph is held in memory."""
-    found, left = [], images
-    for x in batches:
-        for part in x[: max(left, 0)].split(64):
-            found.append(part)
-        left -= len(x)
-    return [part for part in found if len(part)]
+def _few(batches: Sequence[Tensor]) -> list[Tensor]:
+    """The first images of some batches, few at a time: their whole graph is held in memory."""
+    small = not batches or small_images(batches[0].shape)
+    first = images_between(batches, 0, MARGIN_IMAGES if small else MARGIN_IMAGES // 2)
+    return [part for x in first for part in x.split(AT_A_TIME if small else LARGE_AT_A_TIME)]

@@ -139,8 +139,9 @@ def _problem(consumer: Consumer, ridge: float) -> _Problem:
     # A column this far below the largest is rounding of a sum of squares, not a signal.
     alive = variance > variance.max() * 1e-14 if len(variance) else variance > 0
     deviation = torch.where(alive, variance, 1.0).sqrt()
-    moments = (gram + gram.T) / 2 / deviation[:, None] / deviation
-    moments = torch.where(alive[:, None] & alive, moments, 0.0)
+    # In place: of 4,608 columns each copy takes 170 MB.
+    moments = (gram + gram.T).div_(2).div_(deviation[:, None]).div_(deviation)
+    moments.masked_fill_(~alive, 0.0).masked_fill_(~alive[:, None], 0.0)
     moments.diagonal().copy_(alive.double() + ridge)
     weight = torch.where(alive[:, None], weight * deviation[:, None], 0.0)
     if consumer.metric is not None:

@@ -14,17 +14,28 @@ import torch
 from torch import Tensor, nn
 
 from cosep.config import ObserveConfig, PruneConfig
+from cosep.data.batches import even_batches, images_between, small_images
 from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
 from cosep.observation import check_moments, observe, observe_histograms
 from cosep.rebuilding.grams import Grams, gather_grams
 from cosep.records import ClassHistograms, ClassMoments, Group, Layout
 from cosep.surgery import copied
 
-LOOKED_AT = 768  # calibration images behind elimination and damage: two thirds for Gram matrices, the rest set aside
-ASIDE_BATCH = 64  # images that run at a time behind a group whose damage is measured
+FITTED = 512  # calibration images behind the Gram matrices of elimination and damage
+ASIDE = 256  # further images on which damage is measured, at most: the network behind every group runs on them
+ALL_ASIDE = 7000  # of all groups together: in a deep network fewer each
+ALL_ASIDE_LARGE = 2100  # the same, of images above 64 x 64
+EVEN = 32  # the number of images set aside is a multiple of this: odd rests of batches have to be traced anew
 HISTOGRAM_BYTES = 2**28  # of histograms that are gathered in one pass; with many classes a pass serves fewer groups
 
 Found = TypeVar("Found")
+
+
+def fitted_and_aside(images: int, groups: int, small: bool) -> tuple[int, int]:
+    """How many of so many images make the Gram matrices, and how many more measure the damage of so many groups."""
+    affordable = (ALL_ASIDE if small else ALL_ASIDE_LARGE) // groups
+    aside = min(ASIDE, max(affordable // EVEN * EVEN, EVEN), -(-images // 3))
+    return min(FITTED, images - aside), aside
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,17 +110,14 @@ class NetworkView:
 
     def _look(self) -> LookedAt:
         with self.passes.stage("look", self._name):
-            seen = [inputs for inputs, _ in self.passes.batches(LOOKED_AT)]
+            seen = [inputs for inputs, _ in self.passes.batches(FITTED + ASIDE)]
             images = sum(len(x) for x in seen)
-            fit, aside, so_far = [], [], 0
-            for x in seen:
-                inside = max(0, min(len(x), 2 * images // 3 - so_far))
-                fit += [x[:inside]] if inside else []
-                aside += list(x[inside:].split(ASIDE_BATCH)) if inside < len(x) else []
-                so_far += len(x)
+            small = not seen or small_images(seen[0].shape)
+            fitted, aside = fitted_and_aside(images, len(self.groups), small)
+            fit = even_batches(images_between(seen, 0, fitted))
             consumers = [name for group in self.groups for name in group.consumers]
             grams = gather_grams(self.model, consumers, fit, self.config.rebuild, seed=self.config.seed)
-            return LookedAt(grams, tuple(fit), tuple(aside))
+            return LookedAt(grams, tuple(fit), tuple(even_batches(images_between(seen, fitted, fitted + aside))))
 
     @property
     def _name(self) -> str:

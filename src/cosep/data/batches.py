@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from cosep.errors import DataError
 
 # Probabilities that were made in half precision still add up to 1 within this.
 _ROUNDING = 1e-2
+SMALL_BATCH = 64  # images of a batch that is run step by step: few enough to stay in a processor's cache
 
 
 def check_loader(loader: object, where: str) -> None:
@@ -34,6 +36,36 @@ def check_loader(loader: object, where: str) -> None:
             f"{where} is a {type(loader).__name__}, which is used up after one pass, and the data are needed several "
             "times. Give a DataLoader, a list of batches, or an object whose __iter__ starts anew."
         )
+
+
+def even_batches(batches: Iterable[Tensor]) -> list[Tensor]:
+    """The same images in small batches of one size, but for the last: each size has to be traced anew, with a pass.
+
+    No batch is larger than the largest given; images of several sizes stay as they are.
+    """
+    given = [x for x in batches if len(x)]
+    images = sum(len(x) for x in given)
+    if len({x.shape[1:] for x in given}) != 1:
+        return given
+    most = min(SMALL_BATCH if small_images(given[0].shape) else SMALL_BATCH // 4, max(len(x) for x in given))
+    size = next((n for n in range(most, most // 2, -1) if images % n == 0), most)
+    if any(len(x) % size for x in given):
+        given = [torch.cat(given)]
+    return [part for x in given for part in x.split(size)]
+
+
+def images_between(batches: Iterable[Tensor], first: int, last: int) -> list[Tensor]:
+    """The images with the numbers `first` up to `last`, that one not included, in the batches in which they are."""
+    found, number = [], 0
+    for x in batches:
+        found.append(x[max(first - number, 0) : max(last - number, 0)])
+        number += len(x)
+    return [part for part in found if len(part)]
+
+
+def small_images(shape: Sequence[int]) -> bool:
+    """Whether a batch of this shape holds images of at most 64 x 64."""
+    return math.prod(shape[2:]) <= 64 * 64
 
 
 def pair_of(batch: Any, where: str) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ _TEMPORARIES = 8  # about so many arrays of a block's size live at once inside a
 _COARSE, _FINE = 2.0**19, 2.0**20
 _MOST_PAIRS = 2**13
 _WEIGHTS = (1.0, 1 / _FINE, _FINE**-2)  # of the Gram matrices high x high, high x low (both ways), low x low
+_ROWS = 256  # of a matrix (channels, channels) that are worked on at a time: of 4,096 channels each copy takes 134 MB
 
 # Classes that do not overlap at all in one place are infinitely far apart there; the other places must still count.
 _NO_OVERLAP = 1e-12
@@ -88,7 +89,7 @@ def separability_space(
 
     classes = top_classes(producers, config.max_classes)
     first, second = torch.triu_indices(len(classes), len(classes), offset=1, device=device)
-    squared = torch.zeros(channels, channels, dtype=torch.float64, device=device)
+    squared: Tensor | None = None
     separability = torch.zeros(channels, dtype=torch.float64, device=device)
     parts = _in_spans(list(zip(producers, binned, strict=True)), spans)
     for part in parts:
@@ -99,10 +100,11 @@ def separability_space(
         size = _pairs_per_block(producer, config.metric, histogram)
         pairs = zip(first.split(size), second.split(size), strict=True)
         of_producer, sums = _square_sums((profiler(i, j).T * factor for i, j in pairs), scale)
-        squared += of_producer
+        squared = of_producer if squared is None else squared.add_(of_producer)
         separability += sums / (len(first) * len(parts))
     scarce = torch.stack([producer.count < 2 for producer in producers]).any(dim=0).nonzero().flatten()
-    return Space(squared.clamp(min=0).sqrt(), classes, separability, config.metric, tuple(scarce.tolist()))
+    assert squared is not None
+    return Space(squared.clamp_(min=0).sqrt_(), classes, separability, config.metric, tuple(scarce.tolist()))
 
 
 def _square_sums(blocks: Iterable[Tensor], scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +126,8 @@ def _square_sums(blocks: Iterable[Tensor], scale: Tensor) -> tuple[Tensor, Tenso
         for gram, weight in zip(grams, _WEIGHTS, strict=True):
             gram.mul_(unit).mul_(unit.unsqueeze(1))
             own = gram.diagonal().clone()
-            squared.add_((own + own.unsqueeze(1)).sub_(gram, alpha=2), alpha=weight)
+            for rows, some, theirs in zip(*(each.split(_ROWS) for each in (squared, gram, own)), strict=True):
+                rows.add_((own + theirs.unsqueeze(1)).sub_(some, alpha=2), alpha=weight)
             gram.zero_()
 
     for block in blocks:

@@ -103,7 +103,7 @@ class Sums:
             shift_x, shift_y = (torch.zeros_like(part) for part in shifts)
         rows = int(count)
         x, y = x / max(rows, 1), y / max(rows, 1)
-        xx, xy = xx / max(rows, 1) - _outer(x, x), xy / max(rows, 1) - _outer(x, y)
+        xx, xy = (xx / max(rows, 1)).sub_(_outer(x, x)), (xy / max(rows, 1)).sub_(_outer(x, y))
         # Products of some processors are not quite symmetric.
         return Moments(rows, x + shift_x, y + shift_y, (xx + xx.transpose(1, 2)) / 2, xy)
 

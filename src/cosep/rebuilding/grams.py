@@ -63,7 +63,8 @@ def gather_grams(
                 rows = maps[name].rows(read, where).flatten(0, 1).transpose(0, 1)
                 sums[name].add(rows, rows[:, :, :0])
     behind = _norms_behind(model, tapes[tuple(batches[0].shape)], maps) if batches else {}
-    return Grams({name: each.moments() for name, each in sums.items()}, maps, behind)
+    # Each layer's sums go as soon as its moments are there: together they take gigabytes in a ResNet-50.
+    return Grams({name: sums.pop(name).moments() for name in maps}, maps, behind)
 
 
 def _norms_behind(model: nn.Module, tape: Tape, layers: Iterable[str]) -> dict[str, str]:

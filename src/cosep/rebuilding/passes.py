@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from cosep.config import RebuildConfig
 from cosep.layers import is_batchnorm
 from cosep.layers.maps import LinearMap, is_plain, sampled
-from cosep.models.frozen import frozen_batchnorms
 from cosep.models.passes import PassEnded, first_of
 from cosep.rebuilding.fit import Sums, Team
 from cosep.rebuilding.solving import aside, chance, numbered, solve
-from cosep.rebuilding.tasks import Task, why_left
+from cosep.rebuilding.tasks import Fixed, Task, why_left
 from cosep.records import LayerRebuild, Layout
 
 
@@ -39,14 +38,14 @@ def solve_by_passes(
 ) -> tuple[LayerRebuild, ...]:
     """Solve the layers of a network in place, each towards the uncut network's output of the same layer."""
     calls = _calls(model, inputs[0] if inputs or example is None else example)
-    frozen = frozen_batchnorms(model)
+    fixed = Fixed.of(model)
     images = team.images or team.size * sum(len(x) for x in inputs)
     records = []
     for layer, times in calls.items():
         module = model.get_submodule(layer)
         if is_batchnorm(module) or (only is not None and layer not in only):
             continue
-        if reason := why_left(model, module, layer, (0,) * times, frozen):
+        if reason := why_left(module, (0,) * times, fixed):
             records.append(LayerRebuild(layer, "output", False, reason, math.nan, math.nan))
             continue
         kept = layout.get((layer, "out"))

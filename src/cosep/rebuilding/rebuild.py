@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cosep.config import RebuildConfig
+from cosep.data.batches import small_images
 from cosep.layers.maps import sampled
 from cosep.models.modes import evaluating
 from cosep.models.tape import Pass, Tape, TapeError, check_tape, record
@@ -34,7 +35,8 @@ from cosep.rebuilding.tasks import Task, find_tasks, in_order
 from cosep.records import LayerRebuild, Layout
 
 TEMPERATURE = 4.0  # of the divergence between two networks' outputs
-NORM_IMAGES = 512  # behind the BatchNorm statistics of the plainly cut network that a rebuilt one must beat
+# Images up to 64 x 64, and above, behind the BatchNorm statistics of the plain cut that a rebuilt network must beat.
+NORM_IMAGES, LARGE_NORM_IMAGES = 512, 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,8 @@ def _measure_norms(model: nn.Module, inputs: Sequence[Tensor]) -> None:
     """BatchNorm statistics of a plainly cut network, from some of the images."""
     several = [x for x in inputs if len(x) > 1]
     if several:
-        reestimate_batchnorm(model, several, max_batches=max(1, NORM_IMAGES // len(several[0])))
+        images = NORM_IMAGES if small_images(several[0].shape) else LARGE_NORM_IMAGES
+        reestimate_batchnorm(model, several, max_batches=max(1, images // len(several[0])))
 
 
 def _divergence(model: nn.Module, judged: Sequence[Tensor], goals: Sequence[Tensor], team: Team) -> float:
@@ -139,7 +142,8 @@ def _swept(
     order = in_order(tape, tasks)
     passes = [Pass.begun(tapes.cut[tuple(x.shape)], x) for x in inputs]
     records, done = [], 0
-    with closing(Shelf(int(config.memory * 2**30))) as shelf:
+    wanted = sum(rows.numel() * rows.element_size() for task in tasks.values() for rows in task.wanted)
+    with closing(Shelf(max(int(config.memory * 2**30) - wanted, 0))) as shelf:
         for place, step in enumerate(order):
             task = tasks.get(step)
             if task is None:

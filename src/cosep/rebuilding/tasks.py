@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -43,12 +44,12 @@ def find_tasks(
     """The layers that can be solved, by their steps, and records of those that are left alone; of all, or only some."""
     tasks: dict[int, Task] = {}
     left: list[LayerRebuild] = []
-    frozen = frozen_batchnorms(model)
+    fixed = Fixed.of(model)
     behind: set[int] = set()  # BatchNorms that take part in the fit of the layer in front of them
     layers = {name: steps for name, steps in tape.layers.items() if only is None or name in only}
     for layer, steps in layers.items():
         module = model.get_submodule(layer)
-        if reason := why_left(model, module, layer, steps, frozen):
+        if reason := why_left(module, steps, fixed):
             left.append(LayerRebuild(layer, "output", False, reason, math.nan, math.nan))
             continue
         if is_batchnorm(module):
@@ -57,7 +58,7 @@ def find_tasks(
         task = Task(layer, steps[0], LinearMap(module), channels=None if kept is None else torch.tensor(kept))
         end = steps[0]
         norm = _only_user(tape, end)
-        if norm is not None and (name := tape.steps[norm].layer) and _is_norm(model, name, tape, frozen):
+        if norm is not None and (name := tape.steps[norm].layer) and _is_norm(model, name, tape, fixed):
             task.norm, end = name, norm
             behind.add(norm)
         task.target = steps[0]
@@ -71,7 +72,7 @@ def find_tasks(
     _one_for_each_sum(tape, tasks)
     for layer, steps in layers.items():
         module = model.get_submodule(layer)
-        if is_batchnorm(module) and steps[0] not in behind and _is_norm(model, layer, tape, frozen):
+        if is_batchnorm(module) and steps[0] not in behind and _is_norm(model, layer, tape, fixed):
             kept = layout.get((layer, "out"))
             channels = None if kept is None else torch.tensor(kept)
             tasks[steps[0]] = Task(layer, steps[0], LinearMap(module), target=steps[0], channels=channels)
@@ -102,27 +103,40 @@ def _one_for_each_sum(tape: Tape, tasks: Mapping[int, Task]) -> None:
             last.target, last.other = last.step, None
 
 
-def why_left(
-    model: nn.Module, module: nn.Module, layer: str, steps: Sequence[int], frozen: frozenset[nn.Module]
-) -> str:
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """What of a model may not be given other weights: found once for all of its layers."""
+
+    norms: frozenset[nn.Module]  # frozen BatchNorms
+    shared: frozenset[int]  # the ids of parameters that several modules hold
+    trains: bool  # whether any parameter asks for gradients
+
+    @staticmethod
+    def of(model: nn.Module) -> Fixed:
+        held = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+        shared = frozenset(key for key, times in held.items() if times > 1)
+        return Fixed(frozen_batchnorms(model), shared, any(p.requires_grad for p in model.parameters()))
+
+
+def why_left(module: nn.Module, steps: Sequence[int], fixed: Fixed) -> str:
+    """Why a layer that runs in these steps keeps its weights, in words; "" where it can be solved."""
     if len(steps) > 1:
         return f"it runs {len(steps)} times"
     if reason := why_no_map(module):
         return reason
-    if module in frozen:
+    if module in fixed.norms:
         return "it is frozen"
     own = list(module.parameters(recurse=False))
-    if own and not any(p.requires_grad for p in own) and any(p.requires_grad for p in model.parameters()):
+    if own and fixed.trains and not any(p.requires_grad for p in own):
         return "it is frozen"
-    held = {id(p) for p in own}
-    if any(id(p) in held for other in model.modules() if other is not module for p in other.parameters(recurse=False)):
+    if any(id(p) in fixed.shared for p in own):
         return "its weights are shared with another layer"
     return ""
 
 
-def _is_norm(model: nn.Module, name: str, tape: Tape, frozen: frozenset[nn.Module]) -> bool:
+def _is_norm(model: nn.Module, name: str, tape: Tape, fixed: Fixed) -> bool:
     module = model.get_submodule(name)
-    return is_batchnorm(module) and not why_left(model, module, name, tape.layers[name], frozen)
+    return is_batchnorm(module) and not why_left(module, tape.layers[name], fixed)
 
 
 def _only_user(tape: Tape, step: int) -> int | None:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.criteria.view import LOOKED_AT
+from cosep.criteria.view import ASIDE, FITTED, fitted_and_aside
+from cosep.data.batches import small_images
 from cosep.layers.maps import LinearMap, why_no_map
 from cosep.models.modes import evaluating
-from cosep.runs.recovering import planned_updates
+from cosep.runs.recovering import SHOWN_IMAGES, planned_updates
 from cosep.runs.remaking import SEARCH_IMAGES, images_of_rebuild
 from cosep.runs.search import STEPS, searches
 from cosep.runs.state import Batches, Job, State
@@ -27,7 +28,7 @@ from cosep.runs.state import Batches, Job, State
 TIMED_IMAGES = 16
 GIB = 1 << 30
 # Passes over an image that a stage costs, beside its products of matrices: both networks run, one layer at a time.
-REBUILD_PASSES, LOOK_PASSES, DAMAGE_PASSES = 4.0, 2.5, 0.6
+REBUILD_PASSES, LOOK_PASSES, DAMAGE_PASSES = 4.0, 3.5, 0.6
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
         looks = left if config.order == "one-by-one" else 1
         seconds["observe"] = looks * (config.observe.images or _images(job.calibration)) * speed.forward
     if left and (config.select.criterion == "elimination" or job.rule.name == "damage"):
-        seen = min(LOOKED_AT, _images(job.calibration) or LOOKED_AT)
-        seconds["look"] = LOOK_PASSES * seen * speed.forward + 3 * sum(d**3 for d in _columns(job)) * speed.product
-        seconds["damage"] = DAMAGE_PASSES * len(job.groups) * seen / 3 * speed.forward
+        there = _images(job.calibration) or FITTED + ASIDE
+        fitted, aside = fitted_and_aside(there, len(job.groups), small_images(job.example.shape))
+        seconds["look"] = LOOK_PASSES * fitted * speed.forward + 3 * sum(d**3 for d in _columns(job)) * speed.product
+        seconds["damage"] = DAMAGE_PASSES * len(job.groups) * aside * speed.forward
     if left and searches(job) and not sizes:
         share = min(1.0, SEARCH_IMAGES / max(1, images))
         seconds["search"] = (STEPS - len(state.tried)) * (share * one + 2 * SEARCH_IMAGES * speed.forward)
@@ -80,7 +82,9 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
         teacher = speed.forward if config.recover.distill or config.recover.features else 0.0
         size = _batch_size(job.train) or TIMED_IMAGES
         seconds["recover"] = planned_updates(job, state) * size * (speed.update + teacher)
-    scored = 2 * _images(evaluate) + (3 + (left if config.order == "one-by-one" else 0)) * _images(job.holdout)
+    held = _images(job.holdout)
+    after_each = 0 if config.order == "together" else held if job.takes_back else min(held, SHOWN_IMAGES)
+    scored = 2 * _images(evaluate) + 3 * held + left * after_each
     if not deciding:
         seconds["measure"] = scored * speed.forward
     for stage in ("rebuild", "batchnorm", "recover", "measure") if sizes else ():

@@ -30,6 +30,7 @@ def planned(job: Job, state: State, groups: Sequence[Group]) -> tuple[State, lis
         found = candidates_of_original(job)
         decided = as_found(job, check_met(job, widths_of(job, state, found, target_of(job, state))))
         state = replace(state, limit_notes=(*decided.notes, *searched_words(job, state)))
+        job.memory.pop("view", None)  # all is decided, and the rebuild needs the room
     else:
         found = candidates_of(job, network_view(job, state, groups))
         decided = Widths({each.group: _alone(job, state, each) for each in found})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,9 +16,10 @@ from cosep.recovery import Progress, recover
 from cosep.runs.fabric import same_weights_everywhere
 from cosep.runs.preflight import blocks_around
 from cosep.runs.remaking import points_lost
-from cosep.runs.state import Job, State, first_images, to_checkpoint
+from cosep.runs.state import Batches, Job, State, first_images, to_checkpoint
 
 LEAST_UPDATES = 200  # of a training whose length nobody gave: fewer mean nothing
+SHOWN_IMAGES = 500  # held out, behind the accuracy after each of many cuts where only the page shows it
 DECIDING_IMAGES = 2000  # of the calibration data, where no others are there to decide
 
 
@@ -138,12 +140,29 @@ def keep(job: Job, state: State, progress: Progress | None = None) -> None:
         job.run.store(to_checkpoint(job, state, progress))
 
 
-def held_out_accuracy(job: Job, model: nn.Module) -> float | None:
-    """The accuracy that decides where a limit needs one; None without held-out data."""
+def held_out_accuracy(job: Job, model: nn.Module, images: int = 0) -> float | None:
+    """The accuracy on the held-out images, or on about the first so many; None without held-out data."""
     if job.holdout is None:
         return None
     with job.clock.timed("measure"):
-        return accuracy(model, job.holdout)
+        return accuracy(model, _about_first(job.holdout, images) if images else job.holdout)
+
+
+def accuracy_after(job: Job, state: State) -> float | None:
+    """The held-out accuracy of the finished network; not measured again where it was after the last cut."""
+    if job.config.order == "together" and state.final is None and state.outcomes:
+        return state.outcomes[-1].accuracy
+    return held_out_accuracy(job, state.model)
+
+
+def _about_first(batches: Batches, images: int) -> Iterator[Any]:
+    """Whole batches, until they hold so many images."""
+    seen = 0
+    for batch in batches:
+        yield batch
+        seen += len(batch[0])
+        if seen >= images:
+            return
 
 
 def _storing(job: Job, state: State) -> Callable[[int, Callable[[], Progress]], None]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.config import RebuildConfig
+from cosep.data.batches import even_batches
 from cosep.models.modes import evaluating, logits_of
 from cosep.observation.checks import checked_labels
 from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
@@ -49,7 +50,7 @@ def images_of_rebuild(job: Job, config: RebuildConfig) -> int:
 def _rebuilt(
     job: Job, model: nn.Module, layout: Layout, config: RebuildConfig, only: AbstractSet[str] | None = None
 ) -> Rebuilt:
-    inputs = [x for x, _ in calibration_pass(job, images_of_rebuild(job, config))]
+    inputs = even_batches(x for x, _ in calibration_pass(job, images_of_rebuild(job, config)))
     own = list(batches_of_rank(inputs, job.fabric))
     firsts = list(accumulate((len(x) for x in inputs), initial=0))  # and the number of all images at its end
     team = replace(team_of(job.fabric), numbers=tuple(batches_of_rank(firsts[:-1], job.fabric)), images=firsts[-1])

@@ -23,7 +23,7 @@ from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
 from cosep.runs.planning import damage_at_half
 from cosep.runs.probing import LATENCY_REPEATS
-from cosep.runs.recovering import held_out_accuracy, length_in_words
+from cosep.runs.recovering import accuracy_after, length_in_words
 from cosep.runs.state import Batches, Job, State
 from cosep.storage.artifacts import is_saved, load, read_documents, save
 from cosep.storage.export import ExportCheck, export_onnx
@@ -92,7 +92,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
         settings=settings(job.config),
         before=before,
         after=after,
-        holdout_accuracy=HeldOut(job.before["holdout_accuracy"], held_out_accuracy(job, state.model)),
+        holdout_accuracy=HeldOut(job.before["holdout_accuracy"], accuracy_after(job, state)),
         groups=state.outcomes,
         not_pruned=tuple(NotPruned(g.name, g.width, g.why_not) for g in job.skipped),
         recovery=state.final,

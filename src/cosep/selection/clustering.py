@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,16 @@ class Clustering:
 
 
 def cluster_every_k(
-    distances: Floats, last: int | None = None, *, seed: int = 0, mass: Floats | None = None
+    distances: Floats,
+    last: int | None = None,
+    *,
+    seed: int = 0,
+    mass: Floats | None = None,
+    only: Collection[int] | None = None,
 ) -> Iterator[Clustering]:
     """Yield the clusterings of k = 1, 2, ... `last` (channels - 1) from (channels, channels) symmetric distances.
+
+    With `only`, the clusterings of these k: on the way to each of them channels are added and nothing is exchanged.
 
     With `mass` (channels,) a channel's distance counts so many times: what is light may be far from its medoid.
     Each k starts from the medoids of k - 1 and the channel whose addition lowers the loss most (PAM's BUILD step),
@@ -72,9 +79,8 @@ def cluster_every_k(
     total = near.copy()
     owner = np.zeros(channels, dtype=np.int64)
     gain = np.zeros(channels)  # by how much each channel would lower the loss, were it a medoid too
-    for rows in np.array_split(np.arange(channels), max(1, channels // 256)):
-        gain += _savings(matrix[rows], near[rows])
-    if last >= 1:
+    gain += _savings(matrix, np.arange(channels), near)
+    if last >= 1 and (only is None or 1 in only):
         yield _frozen(order, near, second, total)
 
     above: dict[int, Any] = {}
@@ -90,17 +96,20 @@ def cluster_every_k(
         touched[owner[closer | between]] = True
         touched[k - 1] = True
 
-        gain += _savings(matrix[closer], to_added[closer]) - _savings(matrix[closer], near[closer])
+        nearer = np.flatnonzero(closer)
+        gain += _savings(matrix, nearer, to_added) - _savings(matrix, nearer, near)
         second[closer], second[between] = near[closer], to_added[between]
         near[closer] = to_added[closer]
         owner[closer] = k - 1
         total += to_added
         order = np.append(order, added)
 
+        if only is not None and k not in only:
+            continue
         found = None
-        if _can_improve(matrix, near, second, owner, gain, touched):
+        if only is not None or _can_improve(matrix, near, second, owner, gain, touched):
             found = kmedoids.fasterpam(matrix, order, n_cpu=1)
-        if k == max(2, channels - _FROM_ABOVE):
+        if only is None and k == max(2, channels - _FROM_ABOVE):
             above = _from_above(matrix, to)
         others = [above[k]] if k in above else []
         for start in range(max(_STARTS // channels, _FIRST_STARTS if k <= _FIRST_K else 0)):
@@ -112,18 +121,23 @@ def cluster_every_k(
             order = np.asarray(found.medoids, dtype=np.int64)
             before = near
             near, second, total, owner = _measured(to, order, np.asarray(found.labels, dtype=np.int64))
-            moved = near != before
-            gain += _savings(matrix[moved], near[moved]) - _savings(matrix[moved], before[moved])
+            moved = np.flatnonzero(near != before)
+            gain += _savings(matrix, moved, near) - _savings(matrix, moved, before)
         yield _frozen(order, near, second, total)
 
 
-def cluster_at(distances: Floats, k: int, *, seed: int = 0, mass: Floats | None = None) -> Clustering:
-    """The clustering that `cluster_every_k` finds for one k between 1 and the number of channels."""
+def cluster_at(
+    distances: Floats, k: int, *, seed: int = 0, mass: Floats | None = None, alone: bool = False
+) -> Clustering:
+    """The clustering that `cluster_every_k` finds for one k between 1 and the number of channels.
+
+    `alone`: where it is asked for no other k, which takes far less time and is nearly as good.
+    """
     if k >= len(distances):
         everyone = np.arange(len(distances))
         near, second, total, _ = _measured(_costs(distances, mass)[1], everyone, everyone)
         return _frozen(everyone, near, second, total)
-    *_, wanted = cluster_every_k(distances, k, seed=seed, mass=mass)
+    *_, wanted = cluster_every_k(distances, k, seed=seed, mass=mass, only=(k,) if alone else None)
     return wanted
 
 
@@ -160,9 +174,12 @@ def _from_above(matrix: Floats, to: Floats) -> dict[int, Any]:
     return results
 
 
-def _savings(rows: Floats, near: Floats) -> Floats:
-    """What each channel, as a medoid, would save those of the given rows: (rows, channels) -> (channels,)."""
-    return np.maximum(near[:, None] - rows, 0.0).sum(axis=0)
+def _savings(matrix: Floats, rows: Indices, near: Floats) -> Floats:
+    """What each channel, as a medoid, would save those of the given rows: (channels,). In blocks, to save memory."""
+    saved = np.zeros(len(matrix))
+    for some in np.array_split(rows, max(1, len(rows) // 256)):
+        saved += np.maximum(near[some, None] - matrix[some], 0.0).sum(axis=0)
+    return saved
 
 
 def _can_improve(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,21 +22,22 @@ def as_distances(space: Space | Tensor) -> Floats:
             "Make them with `separability_space`, or give one distance for every two channels."
         )
     distances = given.detach().cpu().double()
-    if not bool(torch.isfinite(distances).all()):
+    # Of 4,096 channels each copy takes 134 MB: as few as possible are made.
+    least, most = (float(each) for each in distances.aminmax()) if len(distances) else (0.0, 0.0)
+    if not (math.isfinite(least) and math.isfinite(most)):
         one, other = (~torch.isfinite(distances)).nonzero()[0].tolist()
         raise CalibrationError(
             f"the distance between channels {one} and {other} is not finite. "
             "Look for NaN or infinite values in what the distances were made of."
         )
     # float32 distances from matrix products are not quite symmetric, nor quite 0 between a channel and itself.
-    rounding = 1e-2 * float(distances.abs().max()) if len(distances) else 0.0
-    if (
-        bool((distances < 0).any())
-        or bool(((distances - distances.T).abs() > rounding).any())
-        or bool((distances.diagonal() > rounding).any())
+    rounding = 1e-2 * most
+    if least < 0 or (
+        len(distances)
+        and (float((distances - distances.T).abs_().max()) > rounding or float(distances.diagonal().max()) > rounding)
     ):
         raise CalibrationError(
             "the distances are negative, not symmetric, or not zero between a channel and itself. "
             "Give a distance matrix, not similarities or features."
         )
-    return np.asarray(((distances + distances.T) / 2).fill_diagonal_(0).numpy())
+    return np.asarray((distances + distances.T).div_(2).fill_diagonal_(0).numpy())

@@ -17,6 +17,9 @@ from cosep.selection.distances import as_distances
 from cosep.selection.representatives import checked_ranking, ranking_of, representatives
 from cosep.selection.silhouette import mean_simplified_silhouette
 
+EVERY_K = 2048  # channels up to which every k is clustered
+GRID = 128  # k that are clustered in a wider layer
+
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
@@ -51,7 +54,8 @@ class Sweep:
                 f"the width {k} was asked for; the layer has {self.channels} channels: ask for 1 to {self.channels}."
             )
         if k not in self.medoids:
-            self.medoids[k] = cluster_at(self.distances, k, seed=self.seed, mass=self.mass).medoids
+            wide = self.channels > EVERY_K
+            self.medoids[k] = cluster_at(self.distances, k, seed=self.seed, mass=self.mass, alone=wide).medoids
         medoids = self.medoids[k]
         clusters = tuple(assign(self.distances, medoids).tolist())
         names = tuple(medoids.tolist())
@@ -99,7 +103,8 @@ def sweep(
 ) -> Sweep:
     """Cluster the channels of a space, or of distances (channels, channels), for every k, and score each clustering.
 
-    A layer with too few channels for a curve gets none, and the sweep says why; it can still be asked for any k.
+    In a very wide layer only some k are clustered, and a note says so: the time grows faster than the square of the
+    width. A layer with too few channels for a curve gets none, and the sweep says why; it can still be asked for any k.
     """
     config = config or SelectConfig()
     distances = as_distances(space)
@@ -113,12 +118,26 @@ def sweep(
         return replace(empty, why_whole=f"too few channels for a fit of degree {config.degree}")
     medoids: dict[int, NDArray[np.integer]] = {}
     losses, curve = [], []
-    for clustering in cluster_every_k(distances, seed=seed, mass=empty.mass):
+    ks = grid(channels) if channels > EVERY_K else None
+    for clustering in cluster_every_k(distances, seed=seed, mass=empty.mass, only=ks):
         medoids[clustering.k] = clustering.medoids.astype(np.int32)
         if clustering.k > 1:
             losses.append(clustering.loss)
             curve.append(mean_simplified_silhouette(clustering, config.silhouette))
-    return replace(empty, medoids=medoids, ks=tuple(range(2, channels)), curve=tuple(curve), losses=tuple(losses))
+    if ks is not None:
+        thinned = f"of {channels} channels {len(ks)} of the {channels - 2} possible widths were clustered"
+        empty = replace(empty, notes=(*notes, thinned))
+    ks = ks or tuple(range(2, channels))
+    return replace(empty, medoids=medoids, ks=ks, curve=tuple(curve), losses=tuple(losses))
+
+
+def grid(channels: int) -> tuple[int, ...]:
+    """Evenly spread k for a curve of a very wide layer, each in the middle of those that it stands for.
+
+    A polynomial through them is nearly the one through all: none counts for more than its share.
+    """
+    step = (channels - 2) / GRID
+    return tuple(2 + int((i + 0.5) * step) for i in range(GRID))
 
 
 def mass_of(channels: int, weights: Tensor | None, config: SelectConfig) -> Floats | None:

@@ -3,7 +3,7 @@
 import warnings
 from typing import Any
 
-from cosep.surgery.cut import apply_layout, copied, cut, cut_group, layout_of
+from cosep.surgery.cut import apply_layout, copied, cut, cut_group, cut_groups, layout_of
 from cosep.surgery.masked import CutResult, MaskedCheck, check_cut, cut_all_checked, cut_checked
 from cosep.surgery.plan import check_plan, fingerprint, plan_for, plan_from_document, plan_to_document
 from cosep.surgery.trial import with_cuts_tried
@@ -19,6 +19,7 @@ __all__ = [
     "cut_all_checked",
     "cut_checked",
     "cut_group",
+    "cut_groups",
     "fingerprint",
     "layout_of",
     "plan_for",

@@ -25,6 +25,7 @@ from cosep.layers import (
 from cosep.records import Group, Layout, Plan, Side
 
 SideKey = tuple[str, Side]
+Chosen = Sequence[tuple[Group, Sequence[int]]]  # groups, and the channels that they keep
 
 
 def cut_group(
@@ -34,13 +35,19 @@ def cut_group(
 
     With `share` whatever is not cut is the given model's own: for steps on the way to a model of one's own.
     """
+    return cut_groups(model, [(group, kept)], layout, share=share)
+
+
+def cut_groups(model: nn.Module, chosen: Chosen, layout: Layout, *, share: bool = False) -> tuple[nn.Module, Layout]:
+    """A new model without the other channels of several groups, all cut in one copy of the model; as `cut_group`."""
     model = written_out(model)
-    surgeon = _Surgeon(_shared_copy(model, group) if share else copied(model))
     after: dict[SideKey, tuple[int, ...]] = dict(layout)
-    for key, alive in layout_of(model, group, kept, layout).items():
-        grouped = (key[0], "in") in layout or any(s.module == key[0] and s.side == "in" for s in group.slices)
-        surgeon.slice(key, places_now(layout, *key, alive), grouped=grouped)
-        after[key] = alive
+    for group, kept in chosen:
+        after.update(layout_of(model, group, kept, after))
+    surgeon = _Surgeon(_shared_copy(model, [group for group, _ in chosen]) if share else copied(model))
+    for key, alive in after.items():
+        if layout.get(key) != alive:
+            surgeon.slice(key, places_now(layout, *key, alive), grouped=(key[0], "in") in after)
     return surgeon.model, after
 
 
@@ -93,10 +100,10 @@ def cut(model: nn.Module, plan: Plan, groups: Iterable[Group] | None = None) -> 
     return copied(model) if not layout else model
 
 
-def _shared_copy(model: nn.Module, group: Group) -> nn.Module:
-    """A copy of the modules that a group's cut changes and of those around them; all else is shared."""
+def _shared_copy(model: nn.Module, groups: Iterable[Group]) -> nn.Module:
+    """A copy of the modules that the groups' cuts change and of those around them; all else is shared."""
     names = dict(model.named_modules(remove_duplicate=False))
-    touched = [names.get(s.module) or names[s.module.rpartition(".")[0]] for s in group.slices]
+    touched = [names.get(s.module) or names[s.module.rpartition(".")[0]] for g in groups for s in g.slices]
     held = {id(t) for module in touched for t in _own(module)}
     changed = {id(module) for module in touched} | {id(m) for m in names.values() if held & {id(t) for t in _own(m)}}
     around: set[int] = set()

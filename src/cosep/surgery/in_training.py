@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from cosep.records import Group, Layout
-from cosep.surgery.cut import cut_group
+from cosep.records import Layout
+from cosep.surgery.cut import Chosen, cut_groups
 from cosep.surgery.masking import Keep, difference, first_line, run_of
 
 # BatchNorm over few values magnifies rounding. How much is measured, by an input that differs by a few roundings.
@@ -27,8 +27,7 @@ TELLING = 0.1  # beyond this nothing can be said: rounding is magnified too much
 def wrong_in_training(
     before: nn.Module,
     after: nn.Module,
-    group: Group,
-    kept: Sequence[int],
+    chosen: Chosen,
     layout: Layout,
     keep: Keep,
     probe: Tensor,
@@ -36,15 +35,16 @@ def wrong_in_training(
 ) -> str:
     """Why a cut model cannot be trained as the former one can, in words; "" where it can, or nothing can be said.
 
-    Compared are all tensors that a pass returns, the outputs of the group's consumers, and the buffers that the pass
+    Compared are all tensors that a pass returns, the outputs of the groups' consumers, and the buffers that the pass
     leaves behind. Dropout is off; where something else is random, the cut model must only run.
     """
+    groups = [group for group, _ in chosen]
 
     def passed(masked: bool, images: Tensor = probe, seed: int = 0) -> tuple[nn.Module, dict[str, Tensor]]:
         models = _private(before), _private(after)
         with torch.no_grad(), torch.random.fork_rng(devices=[probe.device] if probe.is_cuda else []):
             torch.manual_seed(seed)
-            output, inner = run_of(*models, group, keep, images, masked=masked)
+            output, inner = run_of(*models, groups, keep, images, masked=masked)
         return models[0 if masked else 1], {**dict(_tensors(output, "the model's output")), **inner}
 
     try:
@@ -53,7 +53,7 @@ def wrong_in_training(
         return f"the cut model fails in training mode: {first_line(error)}" if _runs(before, probe) else ""
     try:
         masked_model, expected = passed(masked=True)
-        sliced, _ = cut_group(masked_model, group, kept, layout, share=True)
+        sliced, _ = cut_groups(masked_model, chosen, layout, share=True)
         left, cut_left = (
             {f"{name} after a pass": buffer for name, buffer in model.named_buffers()}
             for model in (sliced, found_model)

@@ -14,7 +14,7 @@ from cosep.errors import CosepError
 from cosep.layers import places_now, written_out
 from cosep.models.modes import evaluating
 from cosep.records import Group, Layout
-from cosep.surgery.cut import copied, cut_group, layout_of
+from cosep.surgery.cut import Chosen, copied, cut_group, cut_groups, layout_of
 from cosep.surgery.in_training import wrong_in_training
 from cosep.surgery.masking import Keep, difference, first_line, run_of
 
@@ -31,6 +31,9 @@ class MaskedCheck:
     tolerance: float
     reason: str = ""  # in words, where they are not equal
     informative: bool = True  # False where every consumer's output is constant, so that nothing could have differed
+
+
+Checks = dict[str, MaskedCheck]  # by the names of the groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,19 +72,36 @@ def cut_all_checked(
     layout: Layout | None = None,
     inputs: Sequence[Tensor] = (),
     seed: int = 0,
-) -> tuple[nn.Module, Layout, dict[str, MaskedCheck]]:
-    """Cut and check many groups one after the other: the new model, its layout, and the check of every group.
+) -> tuple[nn.Module, Layout, Checks]:
+    """Cut and check many groups: the new model, its layout, and the check of every group.
 
-    layout: what earlier cuts left of the model.
+    All are cut in one copy and compared with one masked copy. Only where these differ are the groups cut and checked
+    one after the other, to find the ones that have to stay whole. layout: what earlier cuts left of the model.
     """
     layout = layout or {}
-    checks: dict[str, MaskedCheck] = {}
+    chosen = list(chosen)
     current = written_out(model)
     probes = _Probes(example_input, tuple(inputs), seed)
+    if (together := _cut_together(current, chosen, layout, probes)) is not None:
+        return together
+    checks: Checks = {}
     for group, kept in chosen:
         result = _cut_checked(current, group, kept, layout, probes, share=True)
         current, layout, checks[group.name] = result.model, result.layout, result.check
     return copied(current), layout, checks
+
+
+def _cut_together(
+    model: nn.Module, chosen: Chosen, layout: Layout, probes: _Probes
+) -> tuple[nn.Module, Layout, Checks] | None:
+    """All groups cut at once; None where not every one of them passes its check."""
+    try:
+        after, new_layout = cut_groups(model, chosen, layout)
+    except CosepError:
+        return None
+    keep = {key: places_now(layout, *key, alive) for key, alive in new_layout.items()}
+    checks = _checks(model, after, chosen, layout, keep, probes)
+    return (after, new_layout, checks) if all(check.equal for check in checks.values()) else None
 
 
 def _cut_checked(
@@ -151,64 +171,95 @@ def check_cut(
     alive = layout_of(before, group, kept, layout)
     keep = {key: places_now(layout, *key, positions) for key, positions in alive.items()}
     probes = _Probes(example_input, tuple(inputs), seed)
+    return _checks(before, after, [(group, kept)], layout, keep, probes)[group.name]
+
+
+def _checks(before: nn.Module, after: nn.Module, chosen: Chosen, layout: Layout, keep: Keep, probes: _Probes) -> Checks:
+    """The checks of groups that were cut together, each by the logits and the outputs of its own consumers."""
+    if not chosen:
+        return {}
     with evaluating(before, after):
-        check = _compared(before, after, group, keep, probes.first)
+        compared = partial(_compared, before, after, [group for group, _ in chosen], keep)
+        checks = compared(probes.first)
         for images in probes.more():
-            if check.equal:
-                check = _on_more(check, partial(_compared, before, after, group, keep), images)
+            if all(check.equal for check in checks.values()):
+                checks = _on_more(checks, compared, images)
     reason = ""
-    if check.equal:
-        reason = wrong_in_training(before, after, group, kept, layout, keep, probes.pair(), check.tolerance)
-    return replace(check, equal=False, reason=reason) if reason else check
+    if all(check.equal for check in checks.values()):
+        tolerance = max(check.tolerance for check in checks.values())
+        reason = wrong_in_training(before, after, chosen, layout, keep, probes.pair(), tolerance)
+    return {name: replace(each, equal=False, reason=reason) for name, each in checks.items()} if reason else checks
 
 
 _COPY_FAILS = "the masked copy fails"
 
 
-def _on_more(check: MaskedCheck, compared: Callable[[Tensor], MaskedCheck], images: Tensor) -> MaskedCheck:
-    """A check that held for one input, on more images: all at once, or one by one where that says nothing."""
+def _on_more(checks: Checks, compared: Callable[[Tensor], Checks], images: Tensor) -> Checks:
+    """Checks that held for one input, on more images: all at once, or one by one where that says nothing."""
     found = [compared(images)]
     if _says_nothing(found[0]):
         found = [one for one in map(compared, images.split(1)) if not _says_nothing(one)]
     for other in found:
-        worst = max(check.max_difference, other.max_difference)
-        check = replace(other, max_difference=worst, informative=check.informative or other.informative)
-        if not check.equal:
+        checks = {name: _joined(check, other[name]) for name, check in checks.items()}
+        if not all(check.equal for check in checks.values()):
             break
-    return check
+    return checks
 
 
-def _says_nothing(check: MaskedCheck) -> bool:
+def _joined(check: MaskedCheck, later: MaskedCheck) -> MaskedCheck:
+    worst = max(check.max_difference, later.max_difference)
+    return replace(later, max_difference=worst, informative=check.informative or later.informative)
+
+
+def _says_nothing(checks: Checks) -> bool:
     """Whether the former model does not accept an input, or overflows on it: that is not the cut's doing."""
-    return check.reason.startswith(_COPY_FAILS) or math.isnan(check.max_difference)
+    return any(c.reason.startswith(_COPY_FAILS) or math.isnan(c.max_difference) for c in checks.values())
 
 
-def _compared(before: nn.Module, after: nn.Module, group: Group, keep: Keep, probe: Tensor) -> MaskedCheck:
+def _compared(before: nn.Module, after: nn.Module, groups: Sequence[Group], keep: Keep, probe: Tensor) -> Checks:
     """Compare a cut model with its masked copy on one input; both are in evaluation mode."""
     tolerance = TOLERANCE.get(probe.dtype, 1e-4)
+
+    def failed(amount: float, reason: str) -> Checks:
+        return {group.name: MaskedCheck(False, amount, tolerance, reason) for group in groups}
+
     try:
-        expected, expected_inner = run_of(before, after, group, keep, probe, masked=True)
+        expected, expected_inner = run_of(before, after, groups, keep, probe, masked=True)
     except Exception as error:
-        return MaskedCheck(False, float("nan"), tolerance, f"{_COPY_FAILS}: {first_line(error)}")
+        return failed(float("nan"), f"{_COPY_FAILS}: {first_line(error)}")
     try:
-        found, found_inner = run_of(before, after, group, keep, probe, masked=False)
+        found, found_inner = run_of(before, after, groups, keep, probe, masked=False)
     except Exception as error:
-        return MaskedCheck(False, float("inf"), tolerance, f"the cut model fails: {first_line(error)}")
+        return failed(float("inf"), f"the cut model fails: {first_line(error)}")
     images = len(probe)
-    worst, where = difference(expected, found, images), "the model's output"
-    for name, value in expected_inner.items():
-        amount = difference(value, found_inner[name], images) if name in found_inner else float("inf")
-        if math.isnan(amount) or amount > worst:  # never true again once it is NaN: that is the answer
-            worst, where = amount, name
-    if worst <= tolerance:
-        informative = any(bool(value.min() != value.max()) for value in expected_inner.values() if value.numel())
-        return MaskedCheck(True, worst, tolerance, informative=informative)
+    at_end = difference(expected, found, images)
+    amounts = {
+        name: difference(value, found_inner[name], images) if name in found_inner else float("inf")
+        for name, value in expected_inner.items()
+    }
+    checks = {}
+    for group in groups:
+        own = {name: expected_inner[name] for name in group.consumers if name in expected_inner}
+        worst, where = at_end, "the model's output"
+        for name in own:
+            # Never true again once it is NaN: that is the answer.
+            if math.isnan(amounts[name]) or amounts[name] > worst:
+                worst, where = amounts[name], name
+        if worst <= tolerance:
+            informative = any(bool(value.min() != value.max()) for value in own.values() if value.numel())
+            checks[group.name] = MaskedCheck(True, worst, tolerance, informative=informative)
+        else:
+            checks[group.name] = MaskedCheck(False, worst, tolerance, _why_not(before, probe, worst, tolerance, where))
+    return checks
+
+
+def _why_not(before: nn.Module, probe: Tensor, worst: float, tolerance: float, where: str) -> str:
+    """Why a cut does not pass, in words."""
     if math.isnan(worst):
-        return MaskedCheck(False, worst, tolerance, f"{where} is not finite, so nothing can be compared")
+        return f"{where} is not finite, so nothing can be compared"
     if difference(before(probe), before(probe)) > tolerance:
-        reason = (
+        return (
             "the model is random in evaluation mode, so nothing can be compared; a dropout by function needs "
             "training=self.training"
         )
-        return MaskedCheck(False, worst, tolerance, reason)
-    return MaskedCheck(False, worst, tolerance, f"differs from its masked copy by {worst:.2g} at {where}")
+    return f"differs from its masked copy by {worst:.2g} at {where}"

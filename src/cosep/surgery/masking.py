@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,13 +13,13 @@ from cosep.layers import bare_axis, channel_axis, kind_of, mixing
 from cosep.models.passes import first_of
 from cosep.records import Group, Side
 
-Keep = dict[tuple[str, Side], Tensor]  # the places that stay, of every side of a group
+Keep = dict[tuple[str, Side], Tensor]  # the places that stay, of every side of the groups
 
 
 def run_of(
     before: nn.Module,
     after: nn.Module,
-    group: Group,
+    groups: Sequence[Group],
     keep: Keep,
     probe: Tensor,
     *,
@@ -32,7 +32,7 @@ def run_of(
     handles = []
     tensors: dict[str, Tensor] = {}
     try:
-        for piece in group.slices if masked else ():
+        for piece in (piece for group in groups for piece in group.slices if masked):
             module = modules.get(piece.module)
             kind = kind_of(module)
             if module is None or kind is None:
@@ -42,7 +42,7 @@ def run_of(
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))
             elif piece.side == "in":
                 tensors[f"{piece.module}.weight"] = _masked(module, keep[piece.module, "in"])
-        for name in group.consumers:
+        for name in dict.fromkeys(name for group in groups for name in group.consumers):
             rows = keep.get((name, "out")) if masked else None
             target = modules[name] if masked else cut_modules[name]
             handles.append(target.register_forward_hook(_collecting(inner, name, target, rows)))

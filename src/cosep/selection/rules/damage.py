@@ -99,11 +99,17 @@ def _within(
     prices = {name: _price(name, whole, priced) for name in whole}
     # Generous enough for every group to be whole.
     high = max((whole[n] / (max(harm[n], least) * whole[n] / prices[n]) ** 0.5 for n in whole), default=1.0) * 2
-    low = 0.0
+    low, narrow, wide = 0.0, _member(whole, harm, least, priced, 0.0), whole
     for _ in range(steps):
+        if narrow == wide:  # widths are whole numbers: nothing lies between
+            break
         middle = (low + high) / 2
-        low, high = (middle, high) if cost(_member(whole, harm, least, priced, middle)) <= limit else (low, middle)
-    return _member(whole, harm, least, priced, low)
+        member = _member(whole, harm, least, priced, middle)
+        if cost(member) <= limit:
+            low, narrow = middle, member
+        else:
+            high, wide = middle, member
+    return narrow
 
 
 def _member(
