@@ -106,10 +106,11 @@ def test_json_is_alone_on_standard_output(trained, tmp_path):
     assert json.loads(done.stdout)["settings"]["recover"]["schedule"] == "none"
 
 
-def test_compare_prints_a_row_for_each_method_and_keeps_the_trials(trained, tmp_path):
+def test_compare_prints_a_row_for_each_method_and_keeps_the_trials(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("cosep.cli.common.console.width", 160)
     words = ["compare", "digits_cnn", "--weights", str(trained), "--data", "digits", "--out", str(tmp_path / "all")]
     words += ["--with", "random, l2", "--seeds", "2", "--schedule", "none", *FAST]
-    done = CliRunner().invoke(app, words, env={"COLUMNS": "160"})
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     for name in ("elimination", "random", "l2"):
         assert f"{name} with seed 1" in done.stderr

@@ -104,7 +104,7 @@ def test_a_run_folder_with_code_is_refused_and_not_run(tmp_path, reader, name):
         "load": lambda: cosep.load(folder, lambda: load_model("digits_cnn")),
         "report": lambda: report_command([folder]),
         "bench": lambda: bench_command(folder, repeats=1, warmup=0, batch="1"),
-        "export": lambda: export_command(folder, torch=tmp_path / "out.pt2", repeats=1),
+        "export": lambda: export_command(folder, program=tmp_path / "out.pt2", repeats=1),
     }[reader]
     if (reader, name) == ("report", "model.safetensors"):
         read()  # its seal fits, and the page shows no weights
@@ -138,7 +138,7 @@ def naming_a_file(tmp_path):
 def test_a_python_file_that_a_run_folder_names_is_not_run_unasked(naming_a_file, tmp_path):
     for command in (
         lambda: bench_command(naming_a_file, repeats=1),
-        lambda: export_command(naming_a_file, torch=tmp_path / "out.pt2"),
+        lambda: export_command(naming_a_file, program=tmp_path / "out.pt2"),
         lambda: report_command([naming_a_file], figures=tmp_path / "figures", data="digits"),
     ):
         with pytest.raises(

@@ -20,7 +20,7 @@ import cosep
 from cosep.data import load_data
 
 RESULT = ("model.safetensors", "plan.json")
-SOON = 0.15  # seconds: no stage lasts much longer
+SOON = 0.03  # seconds: a fast machine must not be done with the run by then
 
 
 def run(weights, folder, preset, on_stage=None):

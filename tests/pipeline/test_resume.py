@@ -23,7 +23,7 @@ def weights(base, tmp_path_factory):
 
 KILLED_IN = {
     "default": ["look", "damage", "search:1", "search:4", "cut", "rebuild", "recover", "measure"],
-    "paper": ["observe", "profile", "recover:2", "cut", "recover"],
+    "paper": ["observe", "profile", "cut", "recover:2", "recover"],
 }
 
 

@@ -85,7 +85,8 @@ def test_targets_are_shares(base, digits, targets):
         cosep.sweep(base, digits.calibration, config=FAST, targets=targets)
 
 
-def test_the_command_gives_a_table_json_and_a_page(base, tmp_path):
+def test_the_command_gives_a_table_json_and_a_page(base, tmp_path, monkeypatch):
+    monkeypatch.setattr("cosep.cli.common.console.width", 160)
     save_model(base, tmp_path / "base.safetensors")
     words = ["sweep", "digits_cnn", "--weights", str(tmp_path / "base.safetensors"), "--data", "digits"]
     words += ["--out", str(tmp_path / "out"), "--targets", "70%,40%", "--criterion", "l2", "--json", "--quiet"]
@@ -101,7 +102,7 @@ def test_the_command_gives_a_table_json_and_a_page(base, tmp_path):
     assert wrong.exit_code == 1
     words[words.index("--targets") : words.index("--criterion")] = ["--latency-ms", "1000", "--targets", "40%"]
     words[words.index("--out") + 1] = str(tmp_path / "trained")
-    shown = CliRunner().invoke(app, [*words, "--epochs", "0.2"], env={"COLUMNS": "160"})
+    shown = CliRunner().invoke(app, [*words, "--epochs", "0.2"])
     assert shown.exit_code == 0, shown.output
     document = json.loads(shown.stdout[shown.stdout.index("{") : shown.stdout.rindex("}") + 1])
     assert [(size["target"], size["target_ms"]) for size in document["sizes"]] == [(0.4, None), (None, 1000.0)]

@@ -201,7 +201,7 @@ class Screen:
 
     def stage(self, group: str, name: str) -> None:
         self.course.enter(name)
-        self.progress.update(self.now, description=words_of(name, group))
+        self.progress.update(self.now, description=words_of(name, group), refresh=True)  # however short it is
         if self.updates is not None and name != "recover":
             self.progress.remove_task(self.updates)
             self.updates = None
