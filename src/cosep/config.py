@@ -138,7 +138,9 @@ class RebuildConfig:
         True, "Re-estimate BatchNorm statistics after a cut where the weights are not re-solved"
     )
     images: int = setting(
-        -1, "Calibration images that the rebuild sees (0: all; -1: 4,000, or 1,000 if they are above 64 x 64)"
+        -1,
+        "Calibration images that the rebuild sees (0: all; -1: what the solutions have use for, at most 4,000, or "
+        "1,000 if they are above 64 x 64)",
     )
     rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
     positions: int = setting(64, "Sampled positions of one image, at most")
@@ -154,7 +156,7 @@ class RebuildConfig:
             raise ConfigError(f"rebuild.pull is {self.pull}; it must be above 0, or solutions may follow noise.")
 
     def images_of(self, places: int) -> int:
-        """How many images the rebuild sees where each has so many places (height times width); 0: all."""
+        """How many images the rebuild sees at most where each has so many places (height times width); 0: all."""
         if self.images >= 0:
             return self.images
         return 4000 if places <= 64 * 64 else 1000

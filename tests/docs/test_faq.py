@@ -23,7 +23,10 @@ def test_its_numbers_are_those_of_the_settings():
     assert (config.recover.group_epochs, config.recover.share) == (2, 0.25)
     assert f"two passes over a quarter of the data *for each cut group*, and at least {LEAST_UPDATES} updates" in TEXT
     small, large = (config.rebuild.images_of(side * side) for side in (32, 224))
-    assert f"`rebuild.images` ({in_words(small)}, or {in_words(large)} if they are larger than 64 × 64)" in TEXT
+    assert (
+        f"`rebuild.images` (at most {in_words(small)}, or {in_words(large)} if they are larger than 64 × 64; fewer"
+        in TEXT
+    )
     assert f"`observe.images` ({in_words(config.observe.images_for(10))}, or 20 a class" in TEXT
 
 

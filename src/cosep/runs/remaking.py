@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from cosep.config import RebuildConfig
 from cosep.data.batches import even_batches
+from cosep.layers import channel_axis
+from cosep.layers.maps import LinearMap, is_plain, why_no_map
 from cosep.models.modes import evaluating, logits_of
 from cosep.observation.checks import checked_labels
 from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
@@ -24,6 +26,7 @@ from cosep.runs.state import Job, State, calibration_pass, first_images
 from cosep.selection.rules import Target, Widths
 from cosep.surgery import apply_layout, layout_of
 
+LEAST_IMAGES = 1000  # narrow layers have no use for more, but a part is set aside to judge the solutions
 SEARCH_IMAGES = 1000  # calibration images behind each rebuild of a search, and images on which its loss is measured
 
 
@@ -43,8 +46,19 @@ def rebuilt(job: Job, state: State, groups: tuple[Group, ...]) -> State:
 
 
 def images_of_rebuild(job: Job, config: RebuildConfig) -> int:
-    """How many images the rebuild sees; 0: all."""
-    return config.images_of(math.prod(job.example.shape[2:]))
+    """How many images the rebuild sees; 0: all. Where nothing is asked for, no more than the solutions have use for."""
+    most = config.images_of(math.prod(job.example.shape[2:]))
+    return most if config.images >= 0 else min(most, max(LEAST_IMAGES, _images_used(job.original, config)))
+
+
+def _images_used(model: nn.Module, config: RebuildConfig) -> int:
+    """As many as give each solution `rows` rows a column; of an image, a linear layer has one."""
+    needs = [
+        config.rows * LinearMap(module).columns / (1 if channel_axis(module) == -1 else config.positions)
+        for module in model.modules()
+        if is_plain(module) and not why_no_map(module)
+    ]
+    return math.ceil(max(needs, default=0))
 
 
 def _rebuilt(
