@@ -170,6 +170,33 @@ def test_the_relative_error_does_not_change_with_the_scale_of_a_block():
     assert_close(relative_error(a * 100, b * 100), relative_error(a, b))
 
 
+def test_the_relative_error_of_half_precisions_is_that_of_their_values():
+    g = torch.Generator().manual_seed(0)
+    target = torch.randn(64, 50, generator=g).bfloat16()
+    output = (target.float() * 1.004).bfloat16()  # a step or none of bfloat16 away
+    expected = ((output.double() - target.double()) ** 2).sum() / (target.double() ** 2).sum()
+    found = relative_error(output, target)
+    assert found.dtype == torch.float32
+    assert_close(float(found), float(expected), rtol=1e-4, atol=0)
+
+
+def test_the_teacher_runs_in_the_precision_in_which_the_student_is_trained():
+    class Scale(nn.Module):  # no product of matrices: some processors have none in bfloat16
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+            self.mixed = []
+
+        def forward(self, x):
+            self.mixed.append(torch.is_autocast_enabled("cpu"))
+            return x * self.weight
+
+    student, teacher = Scale(), Scale()
+    fabric = launched(DeviceConfig(accelerator="cpu", precision="bf16-mixed"))
+    run(student, [(torch.randn(8, 4), torch.arange(8) % 4)], fabric, updates=3, teacher=teacher, distill=1.0)
+    assert student.mixed == teacher.mixed == [True] * 3
+
+
 def test_block_outputs_go_when_the_context_ends():
     model = Net()
     with block_outputs(model, ["body"]) as outputs:

@@ -119,7 +119,7 @@ def recover(
             for group, now_at in zip(optimizer.param_groups, rates(done, updates), strict=True):
                 group["lr"] = now_at
             optimizer.zero_grad()
-            teacher_logits = _frozen(teacher, inputs) if teacher else None
+            teacher_logits = _frozen(teacher, inputs, fabric) if teacher else None
             logits = _scores(wrapped, inputs)
             if batch[1] is not None:
                 check_targets(batch[1], len(batch[0]), logits.shape[1], "a batch of the loader for recovery")
@@ -166,9 +166,11 @@ def _copy(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _frozen(teacher: nn.Module, inputs: Tensor) -> Tensor:
-    with torch.no_grad():
-        return teacher(inputs)
+def _frozen(teacher: nn.Module, inputs: Tensor, fabric: Fabric) -> Tensor:
+    """The teacher's outputs, in the precision in which the student is trained."""
+    with torch.no_grad(), fabric.autocast():
+        scores = teacher(inputs)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _scores(model: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:

@@ -45,6 +45,8 @@ def recovery_loss(
 
 def relative_error(output: Tensor, target: Tensor) -> Tensor:
     """The squared error as a share of the target's squared norm: comparable between blocks of any scale."""
+    exact = torch.promote_types(output.dtype, torch.float32)  # a difference of two half precisions has few digits left
+    output, target = output.to(exact), target.to(exact)
     return (output - target).square().sum() / target.square().sum().clamp(min=torch.finfo(target.dtype).tiny)
 
 
