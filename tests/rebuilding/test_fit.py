@@ -101,3 +101,24 @@ def test_dead_columns_keep_their_weights():
     assert_close(found.weight[0, 2], start[0, 2])
     assert isinstance(found, Fitted)
     assert bool(found.weight.isfinite().all())
+
+
+@pytest.mark.parametrize("pull", [1e-3, 1e-6, 1e-9, 1e-12, 1e-30])
+def test_columns_that_repeat_others_share_the_weight_however_weak_the_pull_is(pull):
+    for seed in range(10):
+        x, y = rows_and_targets(parts=1, seed=seed, dtype=torch.float32)
+        x[:, :, 3] = x[:, :, 5] = x[:, :, 2]
+        found = solved(summed(x, y).moments(), torch.zeros(1, 7, 3, dtype=torch.float64), pull)
+        # The smallest weights that do it are alike; rounding makes differences in the thousands of a weak pull.
+        assert float((found.weight[0, [3, 5]] - found.weight[0, 2]).abs().max()) < 1
+        assert found.pull >= pull
+        if pull < 1e-3:
+            columns = np.c_[x[0, :, [0, 1, 2, 4, 6]].double().numpy(), np.ones(400)]
+            best = columns @ np.linalg.lstsq(columns, y[0].double().numpy(), rcond=None)[0]
+            np.testing.assert_allclose(found(x)[0].numpy(), best, atol=0.1)
+
+
+def test_a_pull_that_stands_out_of_the_rounding_is_taken_as_it_is():
+    for dtype, weakest in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
+        x, y = rows_and_targets(parts=1, dtype=dtype)
+        assert solved(summed(x, y).moments(), torch.zeros(1, 7, 3, dtype=torch.float64), weakest).pull == weakest

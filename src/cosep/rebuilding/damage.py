@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cosep.layers.maps import LinearMap
 from cosep.models.modes import evaluating
 from cosep.models.tape import Pass, Tape, TapeError, check_tape, record
-from cosep.rebuilding.fit import Moments, pull_for
+from cosep.rebuilding.fit import Moments, factored, pull_for
 from cosep.rebuilding.grams import Grams
 from cosep.rebuilding.rebuild import divergence_of
 from cosep.records import Group
@@ -130,10 +130,8 @@ def without_channels(layer: LinearMap, moments: Moments, stay: Tensor, go: Tenso
         covariance, mean = moments.xx[part], moments.x_mean[part]
         lost = weight[part, gone]
         inner = covariance[stays][:, stays]
-        level = float(inner.diagonal().mean()) if len(inner) else 0.0
-        strength = pull_for(moments.rows, len(inner), pull) * (level or 1.0)
-        inner = inner + strength * torch.eye(len(inner), dtype=inner.dtype)
-        change = torch.cholesky_solve(covariance[stays][:, gone] @ lost, torch.linalg.cholesky(inner))
+        factor, _ = factored(inner, pull_for(moments.rows, len(inner), pull), moments.precision)
+        change = torch.cholesky_solve(covariance[stays][:, gone] @ lost, factor)
         constant[part] = mean[gone] @ lost - mean[stays] @ change
         weight[part, stays] += change
         weight[part, gone] = 0

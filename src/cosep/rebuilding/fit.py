@@ -9,7 +9,7 @@ batch. Products are made in the rows' own precision, about the first batch's mea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from torch import Tensor
 # Rows to judge a solution by hold at most this many numbers (16 MB in float32), but at least 64 rows.
 JUDGED_NUMBERS = 4_000_000
 FEWEST_JUDGED = 64
+EXACT = torch.finfo(torch.float64).eps
+ROUNDINGS = 16  # of the products, which what a column has of its own must exceed
 
 InPlace = Callable[[Sequence[Tensor]], None]
 
@@ -54,6 +56,7 @@ class Sums:
     xy: Tensor = field(init=False)
     judged: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     judged_rows: int = 0
+    precision: float = EXACT
 
     def __post_init__(self) -> None:
         def zeros(*shape: int) -> Tensor:
@@ -68,6 +71,7 @@ class Sums:
             return
         if rows.dtype != torch.float64:
             rows, targets = rows.float(), targets.float()
+        self.precision = max(self.precision, torch.finfo(rows.dtype).eps)
         if self.shift is None:
             # About zero, a channel whose mean is far above its deviation would lose its variance to rounding.
             self.shift = rows.mean(1, keepdim=True), targets.mean(1, keepdim=True)
@@ -105,7 +109,7 @@ class Sums:
         x, y = x / max(rows, 1), y / max(rows, 1)
         xx, xy = (xx / max(rows, 1)).sub_(_outer(x, x)), (xy / max(rows, 1)).sub_(_outer(x, y))
         # Products of some processors are not quite symmetric.
-        return Moments(rows, x + shift_x, y + shift_y, (xx + xx.transpose(1, 2)) / 2, xy)
+        return Moments(rows, x + shift_x, y + shift_y, (xx + xx.transpose(1, 2)) / 2, xy, self.precision)
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:
@@ -122,6 +126,7 @@ class Moments:
     y_mean: Tensor  # (parts, outputs)
     xx: Tensor  # (parts, columns, columns): the covariance of the rows
     xy: Tensor  # (parts, columns, outputs): with the targets
+    precision: float = EXACT  # of the products behind them
 
     def finite(self) -> bool:
         return all(bool(t.isfinite().all()) for t in (self.x_mean, self.y_mean, self.xx, self.xy))
@@ -130,7 +135,7 @@ class Moments:
         """The second moments about zero in place of covariances: for maps that cannot add a constant."""
         xx = self.xx + self.x_mean.unsqueeze(2) * self.x_mean.unsqueeze(1)
         xy = self.xy + self.x_mean.unsqueeze(2) * self.y_mean.unsqueeze(1)
-        return Moments(self.rows, torch.zeros_like(self.x_mean), torch.zeros_like(self.y_mean), xx, xy)
+        return Moments(self.rows, torch.zeros_like(self.x_mean), torch.zeros_like(self.y_mean), xx, xy, self.precision)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +144,7 @@ class Fitted:
 
     weight: Tensor
     constant: Tensor
+    pull: float = 0.0  # how strongly it was pulled, relative to the mean variance
 
     def __call__(self, rows: Tensor) -> Tensor:
         return rows.double() @ self.weight + self.constant.unsqueeze(1)
@@ -146,14 +152,28 @@ class Fitted:
 
 def solved(moments: Moments, weight: Tensor, pull: float) -> Fitted:
     """The map closest to the targets, pulled towards the weights given; `pull` is relative to the mean variance."""
-    spread = moments.xx.diagonal(dim1=1, dim2=2)
-    level = spread.mean(1)
+    factor, pull = factored(moments.xx, pull, moments.precision)
+    weight = weight + torch.cholesky_solve(moments.xy - moments.xx @ weight, factor)
+    return replace(with_best_constant(moments, weight), pull=pull)
+
+
+def factored(covariance: Tensor, pull: float, precision: float) -> tuple[Tensor, float]:
+    """The Cholesky factor of a covariance (..., n, n) with a pull relative to its mean variance, and that pull.
+
+    Of columns that depend on one another only the pull and the rounding of the products are left. A pull that does not
+    stand out of that rounding would leave it to the processor whether there is a factor, so it is made stronger.
+    """
+    spread = covariance.diagonal(dim1=-2, dim2=-1)
+    level = spread.mean(-1)
     # Where nothing varies there is nothing to solve: any pull leaves the weights as they are.
     level = torch.where(level > 0, level, torch.ones_like(level))
-    inner = moments.xx + torch.diag_embed((pull * level).unsqueeze(1).expand_as(spread))
-    factor = torch.linalg.cholesky(inner)
-    weight = weight + torch.cholesky_solve(moments.xy - moments.xx @ weight, factor)
-    return with_best_constant(moments, weight)
+    while True:
+        inner = covariance + torch.diag_embed((pull * level).unsqueeze(-1).expand_as(spread))
+        factor, failed = torch.linalg.cholesky_ex(inner)
+        own = factor.diagonal(dim1=-2, dim2=-1).square() / inner.diagonal(dim1=-2, dim2=-1)
+        if pull >= 1 or (not bool(failed.any()) and bool((own > ROUNDINGS * precision).all())):
+            return factor, pull
+        pull = min(10 * max(pull, precision), 1.0)
 
 
 def with_best_constant(moments: Moments, weight: Tensor) -> Fitted:

@@ -65,11 +65,11 @@ def solve(model: nn.Module, task: Task, sums: Sums, config: RebuildConfig, team:
     moments_used = moments if free else moments.about_zero()
     plain = with_best_constant(moments, now.weight) if free else now
     constant_only = task.last and moments.rows < ROWS_OF_LAST * columns
-    pull = pull_for(moments.rows, columns, config.pull)
-    best = plain if constant_only else solved(moments_used, now.weight, pull)
+    best = plain if constant_only else solved(moments_used, now.weight, pull_for(moments.rows, columns, config.pull))
     team.same((best.weight, best.constant))
     before, after = (_error(sums, fitted, team) for fitted in (plain, best))
-    reason = "re-solved" if pull == config.pull else f"re-solved, pulled {pull / config.pull:.0f} times as strongly"
+    times = best.pull / config.pull
+    reason = "re-solved" if times == 1 else f"re-solved, pulled {times:.0f} times as strongly"
     if constant_only:
         reason = f"only its constant: {moments.rows} rows for {columns} columns"
     elif not after < before:
