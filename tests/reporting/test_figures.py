@@ -4,8 +4,10 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
+import markdown
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -108,6 +110,24 @@ def test_a_run_of_one_of_the_papers_networks_stands_among_the_published_ones(tmp
     assert "HRank: -0.09 at 50.0 %" in text
     write_figures([run], tmp_path / "other")
     assert not (tmp_path / "other" / "among-published.svg").exists()
+
+
+def test_a_name_stays_a_name_whatever_markdown_or_html_it_would_be(tmp_path):
+    name = "<script>x</script> *a* _b_ `c` [d](http://e) ![f](g) &lt;h \\i # |j|"
+    run = replace(record(), name=name, about={"model": "resnet56", "data": "cifar10:DIR"})
+    write_figures([run], tmp_path)
+    seen = {"tags": set(), "text": ""}
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            seen["tags"].add(tag)
+
+        def handle_data(self, data):
+            seen["text"] += data
+
+    Reader().feed(markdown.markdown((tmp_path / "figures.md").read_text()))
+    assert seen["tags"] == {"h1", "h2", "p", "img"}
+    assert name in seen["text"]
 
 
 def test_runs_with_other_m_make_the_figure_of_accuracy_against_m(tmp_path):

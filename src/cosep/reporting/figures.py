@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -69,7 +70,8 @@ def write_figures(
 
 def _escaped(words: str) -> str:
     """A sentence in which names of groups and classes stay text, whatever Markdown or HTML they would be."""
-    return re.sub(r"([\\`*\[\]<>|!#])", r"\\\1", " ".join(words.split()))
+    # Entities and not backslashes for what HTML is made of: not every Markdown takes a backslash there.
+    return re.sub(r"([\\`*_\[\]!#])", r"\\\1", html.escape(" ".join(words.split()), quote=False))
 
 
 def _all_figures(
