@@ -4,9 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-# What computes, and one short prune: these must not hang on how a processor rounds.
+# What computes, and short prunes: these must not hang on how a processor rounds.
 NUMERICAL := $(addprefix tests/,observation profiles selection rebuilding surgery groups criteria) \
-	tests/test_formats.py tests/test_sameness.py tests/pipeline/test_prune.py
+	tests/test_formats.py tests/test_sameness.py tests/pipeline/test_prune.py tests/pipeline/test_steady.py
 # torch's plain kernels, those without AVX-512, MKL's one path for every processor, and sums split over three threads.
 ROUNDINGS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=3
 
