@@ -101,3 +101,10 @@ def test_dead_columns_keep_their_weights():
     assert_close(found.weight[0, 2], start[0, 2])
     assert isinstance(found, Fitted)
     assert bool(found.weight.isfinite().all())
+
+
+def test_covariances_of_many_columns_are_numpys_and_symmetric():
+    x, y = rows_and_targets(rows=700, columns=600, outputs=2, parts=1)
+    found = summed(x, y).moments().xx[0]
+    np.testing.assert_allclose(found.numpy(), np.cov(x[0].numpy().T, bias=True), rtol=1e-9, atol=1e-8)
+    assert torch.equal(found, found.T)

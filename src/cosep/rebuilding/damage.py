@@ -129,11 +129,12 @@ def without_channels(layer: LinearMap, moments: Moments, stay: Tensor, go: Tenso
         stays = ~gone
         covariance, mean = moments.xx[part], moments.x_mean[part]
         lost = weight[part, gone]
-        inner = covariance[stays][:, stays]
+        inner = covariance[stays][:, stays].double()
         level = float(inner.diagonal().mean()) if len(inner) else 0.0
         strength = pull_for(moments.rows, len(inner), pull) * (level or 1.0)
-        inner = inner + strength * torch.eye(len(inner), dtype=inner.dtype)
-        change = torch.cholesky_solve(covariance[stays][:, gone] @ lost, torch.linalg.cholesky(inner))
+        inner.diagonal().add_(strength)
+        across = covariance[stays][:, gone].double()
+        change = torch.cholesky_solve(across @ lost, torch.linalg.cholesky(inner))
         constant[part] = mean[gone] @ lost - mean[stays] @ change
         weight[part, stays] += change
         weight[part, gone] = 0
