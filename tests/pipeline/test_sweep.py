@@ -1,5 +1,6 @@
 """One network at several sizes: from one look, resumable, with a table and a page."""
 
+import gc
 import json
 
 import pytest
@@ -9,7 +10,9 @@ from typer.testing import CliRunner
 import cosep
 from cosep.cli.app import app
 from cosep.config import preset, replace_settings
+from cosep.criteria.view import LookedAt
 from cosep.errors import ConfigError, RunError
+from cosep.rebuilding.grams import Grams
 from cosep.runs.probing import NetworkProbe
 
 FAST = replace_settings(
@@ -38,6 +41,20 @@ def test_sizes_come_from_one_look_and_a_second_call_computes_nothing(base, digit
     assert [more.sizes[0], more.sizes[2]] == list(found.sizes)
     with pytest.raises(RunError, match="another sweep: seed was 0"):
         cosep.sweep(base, digits.calibration, **{**given, "config": replace_settings(FAST, {"seed": 1})})
+
+
+def test_what_was_gathered_to_decide_does_not_wait_in_memory_while_sizes_are_rebuilt(base, digits):
+    gathered, stages = [], []
+
+    def note(group, name):
+        stages.append(name)
+        if name == "rebuild":
+            gathered.extend(each for each in gc.get_objects() if type(each) in (Grams, LookedAt))
+
+    cosep.sweep(base, digits.calibration, config=FAST, targets=(0.8, 0.5), callbacks=cosep.Callbacks(on_stage=note))
+    assert not gathered
+    assert stages.count("rebuild") == 2
+    assert stages.count("look") == 1  # and is not gathered again
 
 
 def test_every_size_is_trained_if_asked_for_and_a_second_call_trains_nothing(base, digits, tmp_path):

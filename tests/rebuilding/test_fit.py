@@ -122,3 +122,10 @@ def test_a_pull_that_stands_out_of_the_rounding_is_taken_as_it_is():
     for dtype, weakest in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
         x, y = rows_and_targets(parts=1, dtype=dtype)
         assert solved(summed(x, y).moments(), torch.zeros(1, 7, 3, dtype=torch.float64), weakest).pull == weakest
+
+
+def test_covariances_of_many_columns_are_numpys_and_symmetric():
+    x, y = rows_and_targets(rows=700, columns=600, outputs=2, parts=1)
+    found = summed(x, y).moments().xx[0]
+    np.testing.assert_allclose(found.numpy(), np.cov(x[0].numpy().T, bias=True), rtol=1e-9, atol=1e-8)
+    assert torch.equal(found, found.T)

@@ -38,11 +38,16 @@ class Eliminating:
         looked = view.network.looked_at()
         metrics = view.network.once("margins", partial(_margins, view.network))
         with view.stage("select"):
-            consumers = [_consumer(view, name, metrics) for name in view.group.consumers if name in looked.grams.maps]
-            if not consumers:
+            known = [name for name in view.group.consumers if name in looked.grams.maps]
+            if not known:
                 # Its consumers are too wide, or no plain layers: only the weights can be compared.
                 return ranked(view.group.name, view.norms(), blocks=view.group.blocks, name="l2")
-            found = eliminate(consumers, ridge=view.config.rebuild.pull, swaps=0, blocks=view.group.blocks)
+            found = eliminate(
+                (_consumer(view, name, metrics) for name in known),
+                ridge=view.config.rebuild.pull,
+                swaps=0,
+                blocks=view.group.blocks,
+            )
             # The choice stays as long as the run; the matrices behind it take a gigabyte in a ResNet-50.
             return _candidates(view.group.name, view.group.blocks, replace(found, problems=()))
 
@@ -81,7 +86,7 @@ def _consumer(view: GroupView, name: str, metrics: dict[str, Tensor]) -> Consume
     columns = [torch.nonzero(torch.isin(reads.flatten(), unit)).flatten() for unit in places]
     order = torch.stack(columns).flatten()
     part, column = order // layer.columns, order % layer.columns
-    gram = moments.xx[part[:, None], column[:, None], column[None, :]]
+    gram = moments.xx[part[:, None], column[:, None], column[None, :]].double()
     if layer.parts > 1:
         gram *= part[:, None] == part[None, :]
     outputs = layer.outputs // layer.parts

@@ -7,7 +7,7 @@ channel, with W and H^-1 updated, gives a nested order; exchanging one channel a
 2024), improves the set at one width. Columns are brought to unit variance first: a channel's scale does not matter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -68,7 +68,7 @@ class Elimination:
 
 
 def eliminate(
-    consumers: Consumer | Sequence[Consumer], *, ridge: float = 1e-3, swaps: int = 64, blocks: int = 1
+    consumers: Consumer | Iterable[Consumer], *, ridge: float = 1e-3, swaps: int = 64, blocks: int = 1
 ) -> Elimination:
     """Order the units by backward elimination with exact re-solving; each of `blocks` equal parts loses equally many.
 
@@ -78,6 +78,7 @@ def eliminate(
     several = [consumers] if isinstance(consumers, Consumer) else list(consumers)
     _check(several, ridge, swaps, blocks)
     problems = tuple(_problem(c, max(ridge, LEAST_RIDGE)) for c in several)
+    several.clear()  # a gram of 4,608 columns takes 170 MB, and the problems have what they need of it
     energy = sum(float((p.weight * (p.moments @ p.weight)).sum()) for p in problems)
     order, costs = _backward(problems, energy, blocks)
     lost = torch.cat([torch.zeros(1, dtype=torch.float64), costs.cumsum(0)])
@@ -145,11 +146,21 @@ def _problem(consumer: Consumer, ridge: float) -> _Problem:
     moments.diagonal().copy_(alive.double() + ridge)
     weight = torch.where(alive[:, None], weight * deviation[:, None], 0.0)
     if consumer.metric is not None:
-        metric = consumer.metric.detach().to("cpu", torch.float64)
-        values, vectors = torch.linalg.eigh((metric + metric.T) / 2)
-        used = values > values.max().clamp(min=0) * 1e-12
-        weight = weight @ (vectors[:, used] * values[used].sqrt())
+        weight = weight @ _root(consumer.metric.detach().to("cpu", torch.float64))
+    if weight.shape[1] > len(weight):
+        weight = torch.linalg.qr(weight.T, mode="r").R.T  # the same products, of fewer numbers
     return _Problem(moments=moments, weight=weight.contiguous(), taps=taps)
+
+
+def _root(metric: Tensor) -> Tensor:
+    """A matrix whose product with its transpose is the metric; only where it is short of full rank, by eigenvalues."""
+    metric = (metric + metric.T) / 2
+    factor, failed = torch.linalg.cholesky_ex(metric)
+    if int(failed) == 0:
+        return factor
+    values, vectors = torch.linalg.eigh(metric)
+    used = values > values.max().clamp(min=0) * 1e-12
+    return vectors[:, used] * values[used].sqrt()
 
 
 def _inverse(moments: Tensor) -> Tensor:
@@ -171,11 +182,20 @@ def _diagonal_blocks(matrix: Tensor, taps: int) -> Tensor:
 def _quotients(weight: Tensor, blocks: Tensor) -> Tensor:
     """tr(W_c' B_c^-1 W_c) of every unit: (units * taps, rank), (units, taps, taps) -> (units)."""
     by_unit = weight.view(len(blocks), blocks.shape[1], -1)
-    return torch.linalg.solve(blocks, by_unit @ by_unit.transpose(1, 2)).diagonal(dim1=1, dim2=2).sum(1)
+    return _traces(blocks, by_unit @ by_unit.transpose(1, 2))
+
+
+def _traces(blocks: Tensor, powers: Tensor) -> Tensor:
+    """tr(B_c^-1 P_c) of every unit: (units, taps, taps) twice -> (units)."""
+    return torch.linalg.solve(blocks, powers).diagonal(dim1=1, dim2=2).sum(1)
 
 
 class _Remaining:
-    """The optimal weights and inverse moments of a consumer's units that are left; removals are applied together."""
+    """The optimal weights and inverse moments of a consumer's units that are left; removals are applied together.
+
+    Until then both lack the same term: the inverse is `inverse` - pending pending', the weights are `weight` - pending
+    steps. What every removal needs of all units, the diagonal blocks of both products, is kept up to date.
+    """
 
     def __init__(self, problem: _Problem) -> None:
         self.problem = problem
@@ -200,32 +220,41 @@ class _Remaining:
 
     def settle(self) -> None:
         """Nothing is pending: every unit listed is there."""
+        by_unit = self.weight.view(len(self.units), self.problem.taps, -1)
         self.blocks = _diagonal_blocks(self.inverse, self.problem.taps)
-        self.pending = torch.empty(len(self.inverse), 0, dtype=torch.float64)
+        self.powers = by_unit @ by_unit.transpose(1, 2)
+        room = PENDING + self.problem.taps
+        self.pending = torch.empty(len(self.inverse), room, dtype=torch.float64)
+        self.steps = torch.empty(room, self.weight.shape[1], dtype=torch.float64)
+        self.gone = 0  # columns of `pending` that are filled
         self.left = torch.ones(len(self.units), dtype=torch.bool)
 
     def costs(self) -> Tensor:
         """The error that each unit's removal adds, by its number in the layer; 0 for those gone."""
         found = torch.zeros(len(self.problem.weight) // self.problem.taps, dtype=torch.float64)
-        found[self.units[self.left]] = _quotients(self.weight, self.blocks)[self.left]
+        found[self.units[self.left]] = _traces(self.blocks[self.left], self.powers[self.left])
         return found
 
     def remove(self, unit: int) -> None:
         """Take one unit out and re-solve the others' weights."""
         at = int((self.units == unit).nonzero())
         taps = self.problem.taps
-        own = slice(at * taps, (at + 1) * taps)
-        column = self.inverse[:, own] - self.pending @ self.pending[own].T
+        own, new = slice(at * taps, (at + 1) * taps), slice(self.gone, self.gone + taps)
+        pending, steps = self.pending[:, : self.gone], self.steps[: self.gone]
+        column = self.inverse[:, own] - pending @ pending[own].T
         values, vectors = torch.linalg.eigh(self.blocks[at])
-        # root root' is what the inverse loses
-        root = column @ (vectors / values.clamp(min=float(values[-1]) * 1e-14).sqrt())
-        self.weight -= column @ torch.linalg.solve(self.blocks[at], self.weight[own])
-        by_unit = root.view(len(self.units), taps, -1)
+        scaled = vectors / values.clamp(min=float(values[-1]) * 1e-14).sqrt()
+        root = column @ scaled  # root root' is what the inverse loses, root step what the weights lose
+        step = scaled.T @ (self.weight[own] - pending[own] @ steps)
+        across = self.weight @ step.T - pending @ (steps @ step.T) - root @ (step @ step.T / 2)
+        self.pending[:, new], self.steps[new] = root, step
+        self.gone += taps
+        by_unit, across = root.view(len(self.units), taps, -1), across.view(len(self.units), taps, -1)
+        change = by_unit @ across.transpose(1, 2)
         self.blocks -= by_unit @ by_unit.transpose(1, 2)
-        self.pending = torch.cat([self.pending, root], 1)
+        self.powers -= change + change.transpose(1, 2)
         self.left[at] = False
-        self.blocks[at], self.weight[own] = torch.eye(taps, dtype=torch.float64), 0.0
-        if self.pending.shape[1] >= PENDING:
+        if self.gone >= PENDING:
             self.compact()
 
     def compact(self) -> None:
@@ -235,9 +264,11 @@ class _Remaining:
             self.solve(units)
             return
         inside = (self.left.nonzero() * self.problem.taps + torch.arange(self.problem.taps)).flatten()
-        pending = self.pending[inside]
-        self.inverse = self.inverse[inside][:, inside].addmm_(pending, pending.T, alpha=-1)
-        self.units, self.weight = units, self.weight[inside]
+        pending = self.pending[inside, : self.gone]
+        self.inverse = self.inverse[inside]  # in two steps: the whole inverse goes before the last copy is made
+        self.inverse = self.inverse[:, inside].addmm_(pending, pending.T, alpha=-1)
+        self.units = units
+        self.weight = self.weight[inside].addmm_(pending, self.steps[: self.gone], alpha=-1)
         self.settle()
 
 

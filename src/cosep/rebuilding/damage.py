@@ -129,9 +129,9 @@ def without_channels(layer: LinearMap, moments: Moments, stay: Tensor, go: Tenso
         stays = ~gone
         covariance, mean = moments.xx[part], moments.x_mean[part]
         lost = weight[part, gone]
-        inner = covariance[stays][:, stays]
+        inner = covariance[stays][:, stays].double()
         factor, _ = factored(inner, pull_for(moments.rows, len(inner), pull), moments.precision)
-        change = torch.cholesky_solve(covariance[stays][:, gone] @ lost, factor)
+        change = torch.cholesky_solve(covariance[stays][:, gone].double() @ lost, factor)
         constant[part] = mean[gone] @ lost - mean[stays] @ change
         weight[part, stays] += change
         weight[part, gone] = 0

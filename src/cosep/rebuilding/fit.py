@@ -19,6 +19,8 @@ JUDGED_NUMBERS = 4_000_000
 FEWEST_JUDGED = 64
 EXACT = torch.finfo(torch.float64).eps
 ROUNDINGS = 16  # of the products, which what a column has of its own must exceed
+# A product of rows with themselves is made in strips of so many columns, from the diagonal on: its other half is known.
+STRIP = 256
 
 InPlace = Callable[[Sequence[Tensor]], None]
 
@@ -52,7 +54,7 @@ class Sums:
     shift: tuple[Tensor, Tensor] | None = None
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
-    xx: Tensor = field(init=False)
+    xx: Tensor = field(init=False)  # the half from the diagonal on; what is beside it is not filled
     xy: Tensor = field(init=False)
     judged: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     judged_rows: int = 0
@@ -80,7 +82,9 @@ class Sums:
         self.count += rows.shape[1]
         self.x += rows.sum(1).cpu()
         self.y += targets.sum(1).cpu()
-        self.xx += (turned @ rows).cpu()
+        for first in range(0, self.columns, STRIP):
+            own = slice(first, first + STRIP)
+            self.xx[:, own, first:] += (turned[:, own] @ rows[:, :, first:]).cpu()
         self.xy += (turned @ targets).cpu()
 
     def set_aside(self, rows: Tensor, targets: Tensor) -> None:
@@ -108,8 +112,17 @@ class Sums:
         rows = int(count)
         x, y = x / max(rows, 1), y / max(rows, 1)
         xx, xy = (xx / max(rows, 1)).sub_(_outer(x, x)), (xy / max(rows, 1)).sub_(_outer(x, y))
-        # Products of some processors are not quite symmetric.
-        return Moments(rows, x + shift_x, y + shift_y, (xx + xx.transpose(1, 2)) / 2, xy, self.precision)
+        _mirror(xx)
+        return Moments(rows, x + shift_x, y + shift_y, xx, xy, self.precision)
+
+
+def _mirror(half: Tensor) -> None:
+    """Fill the other half of symmetric matrices (parts, n, n), in place: with large ones there is no room for more."""
+    for first in range(0, half.shape[1], STRIP):
+        end = first + STRIP
+        corner = half[:, first:end, first:end].triu()
+        half[:, first:end, first:end] = corner + corner.triu(1).transpose(1, 2)
+        half[:, end:, first:end] = half[:, first:end, end:].transpose(1, 2)
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:
@@ -119,7 +132,7 @@ def _outer(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What a fit needs of its rows, in float64 on the CPU."""
+    """What a fit needs of its rows, in float64 on the CPU; covariances that are kept for long may be in float32."""
 
     rows: int
     x_mean: Tensor  # (parts, columns)
@@ -168,7 +181,8 @@ def factored(covariance: Tensor, pull: float, precision: float) -> tuple[Tensor,
     # Where nothing varies there is nothing to solve: any pull leaves the weights as they are.
     level = torch.where(level > 0, level, torch.ones_like(level))
     while True:
-        inner = covariance + torch.diag_embed((pull * level).unsqueeze(-1).expand_as(spread))
+        inner = covariance.clone()
+        inner.diagonal(dim1=-2, dim2=-1).add_((pull * level).unsqueeze(-1))
         factor, failed = torch.linalg.cholesky_ex(inner)
         own = factor.diagonal(dim1=-2, dim2=-1).square() / inner.diagonal(dim1=-2, dim2=-1)
         if pull >= 1 or (not bool(failed.any()) and bool((own > ROUNDINGS * precision).all())):

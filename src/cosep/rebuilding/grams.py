@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,13 @@ def gather_grams(
                 sums[name].add(rows, rows[:, :, :0])
     behind = _norms_behind(model, tapes[tuple(batches[0].shape)], maps) if batches else {}
     # Each layer's sums go as soon as its moments are there: together they take gigabytes in a ResNet-50.
-    return Grams({name: sums.pop(name).moments() for name in maps}, maps, behind)
+    return Grams({name: _kept(sums.pop(name).moments(), maps[name].module) for name in maps}, maps, behind)
+
+
+def _kept(moments: Moments, module: nn.Module) -> Moments:
+    """Moments to be kept for all layers at a time: covariances in single precision, where their products were."""
+    double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
+    return moments if double else replace(moments, xx=moments.xx.float())
 
 
 def _norms_behind(model: nn.Module, tape: Tape, layers: Iterable[str]) -> dict[str, str]:

@@ -138,12 +138,11 @@ def _swept(
     """Solve the layers of a network in place, in one sweep over both tapes."""
     tape = next(iter(tapes.cut.values()))
     tasks, left = find_tasks(tape, model, layout, only)
-    _see_original(tapes, inputs, tasks, config, seed, team)
     order = in_order(tape, tasks)
     passes = [Pass.begun(tapes.cut[tuple(x.shape)], x) for x in inputs]
     records, done = [], 0
-    wanted = sum(rows.numel() * rows.element_size() for task in tasks.values() for rows in task.wanted)
-    with closing(Shelf(max(int(config.memory * 2**30) - wanted, 0))) as shelf:
+    with closing(Shelf(int(config.memory * 2**30))) as shelf:
+        _see_original(tapes, inputs, tasks, config, seed, team, shelf)
         for place, step in enumerate(order):
             task = tasks.get(step)
             if task is None:
@@ -154,7 +153,7 @@ def _swept(
             for batch, (first, _) in enumerate(numbered(inputs, team)):
                 shelf.get(batch, passes[batch], needed)
                 passes[batch].run(order[done:place])
-                _gather(task, batch, passes[batch], first, sums)
+                _gather(task, batch, passes[batch], first, shelf.take(task.wanted[batch]), sums)
                 shelf.put(batch, passes[batch])
             done = place
             task.wanted.clear()
@@ -183,7 +182,13 @@ class _Tapes:
 
 
 def _see_original(
-    tapes: _Tapes, inputs: Sequence[Tensor], tasks: Mapping[int, Task], config: RebuildConfig, seed: int, team: Team
+    tapes: _Tapes,
+    inputs: Sequence[Tensor],
+    tasks: Mapping[int, Task],
+    config: RebuildConfig,
+    seed: int,
+    team: Team,
+    shelf: Shelf,
 ) -> None:
     """Run the uncut network once: each task gets sampled positions, and the rows that are wanted there."""
     by_target: dict[int, list[Task]] = {}
@@ -196,18 +201,17 @@ def _see_original(
             where = sampled(task.map, value, config.rows, config.positions, images, chance(seed, task.step, first))
             channels = None if task.channels is None else task.channels.to(value.device)
             task.where.append(where)
-            task.wanted.append(task.map.outputs_at(value, where, channels).clone())
+            task.wanted.append(shelf.lay(task.map.outputs_at(value, where, channels)))
 
     end = max(by_target, default=-1) + 1
     for first, x in numbered(inputs, team):
         Pass.begun(tapes.whole[tuple(x.shape)], x).run(range(end), partial(see, first))
 
 
-def _gather(task: Task, batch: int, run: Pass, first: int, sums: Sums) -> None:
-    """Take one batch's rows and targets into the sums."""
+def _gather(task: Task, batch: int, run: Pass, first: int, targets: Tensor, sums: Sums) -> None:
+    """Take one batch's rows, and the uncut network's rows for it, into the sums."""
     x = run.values[run.tape.steps[task.step].sources[0]]
     rows = task.map.rows(x, task.where[batch])  # (images, positions, parts, columns)
-    targets = task.wanted[batch]
     if task.other is not None:
         targets = targets - task.map.outputs_at(run.values[task.other], task.where[batch])
     targets = targets.unflatten(2, (task.map.parts, -1))

@@ -1,4 +1,7 @@
-"""Values of a long sweep that do not fit into memory: kept in a temporary file, in half precision."""
+"""What a long sweep has to keep and memory has no room for: in a temporary file.
+
+Values of passes lie there in half precision, rows that are aimed at as they are.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,51 @@ class _Stored:
     """Where a tensor lies in the file, and what it was."""
 
     start: int
+    size: int  # in bytes
     like: Tensor  # of the same shape, strides and type, on the meta device
     device: torch.device
+    dtype: torch.dtype  # in the file
     scale: float
 
 
+Laid = Tensor | _Stored  # rows in memory, or where they lie in the file
+
+
 class Shelf:
-    """Puts values of waiting passes away once they hold more than `limit` bytes together."""
+    """Puts rows and the values of waiting passes away once they hold more than `limit` bytes together."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held: dict[tuple[int, int], int] = {}  # bytes in memory, by pass and step
+        self.rows = 0  # bytes in memory of rows that were laid down
+        self.held: dict[tuple[int, int], int] = {}  # bytes in memory of values, by pass and step
         self.stored: dict[tuple[int, int], _Stored] = {}
         self._file: IO[bytes] | None = None
+        self._free: dict[int, list[int]] = {}  # places in the file that are no longer needed, by their size
+
+    def lay(self, rows: Tensor) -> Laid:
+        """Keep rows until they are taken; not views of something larger."""
+        size = rows.numel() * rows.element_size()
+        if self._room() < size:
+            return self._write(rows, rows.dtype, 1.0)
+        self.rows += size
+        return rows
+
+    def take(self, laid: Laid) -> Tensor:
+        """Rows that were laid down; their room is free again."""
+        if isinstance(laid, Tensor):
+            self.rows -= laid.numel() * laid.element_size()
+            return laid
+        rows = self._read(laid)
+        self._release(laid)
+        return rows
 
     def put(self, number: int, run: Pass) -> None:
         """Put away what a pass holds, as far as there is no room in memory."""
         alive = {(number, step) for step in run.values}
         for key in [key for key in {**self.held, **self.stored} if key[0] == number and key not in alive]:
             self.held.pop(key, None)
-            self.stored.pop(key, None)
+            if (stored := self.stored.pop(key, None)) is not None:
+                self._release(stored)
         for step, value in run.values.items():
             key = (number, step)
             if not isinstance(value, Tensor) or not value.is_floating_point() or key in self.held:
@@ -44,10 +72,10 @@ class Shelf:
             size = value.numel() * value.element_size()
             if key in self.stored:
                 run.values[step] = None
-            elif sum(self.held.values()) + size <= self.limit:
+            elif size <= self._room():
                 self.held[key] = size
             else:
-                self.stored[key] = self._write(value)
+                self.stored[key] = self._write_half(value)
                 run.values[step] = None
 
     def get(self, number: int, run: Pass, steps: set[int]) -> None:
@@ -61,23 +89,43 @@ class Shelf:
         if self._file is not None:
             self._file.close()
 
-    def _write(self, value: Tensor) -> _Stored:
+    def _room(self) -> int:
+        """The bytes that may still be kept in memory."""
+        return self.limit - self.rows - sum(self.held.values())
+
+    def _write_half(self, value: Tensor) -> _Stored:
+        largest = max(map(abs, map(float, torch.aminmax(value)))) if value.numel() else 0.0
+        # Half precision ends at 65504.
+        return self._write(value, torch.float16, largest / 2**14 if largest > 2**14 else 1.0)
+
+    def _write(self, value: Tensor, dtype: torch.dtype, scale: float) -> _Stored:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="cosep-")  # noqa: SIM115 - it lives as long as the shelf
-        start = self._file.seek(0, 2)
-        largest = float(value.abs().max()) if value.numel() else 0.0
-        scale = largest / 2**14 if largest > 2**14 else 1.0  # half precision ends at 65504
+        size = value.numel() * torch.empty(0, dtype=dtype).element_size()
+        free = self._free.get(size)
+        start = self._file.seek(free.pop()) if free else self._file.seek(0, 2)
         flat = value.as_strided((value.numel(),), (1,)) if _dense(value) else value.contiguous().flatten()
-        self._file.write((flat / scale).half().cpu().numpy().tobytes())
+        flat = (flat if scale == 1 else flat / scale).to("cpu", dtype)
+        self._file.write(_bytes(flat))
         like = value.to("meta") if _dense(value) else torch.empty(value.shape, dtype=value.dtype, device="meta")
-        return _Stored(start, like, value.device, scale)
+        return _Stored(start, size, like, value.device, dtype, scale)
 
     def _read(self, stored: _Stored) -> Tensor:
         assert self._file is not None
         self._file.seek(stored.start)
-        raw = bytearray(self._file.read(2 * stored.like.numel()))
-        flat = torch.frombuffer(raw, dtype=torch.float16).to(stored.like.dtype) * stored.scale
+        raw = torch.empty(stored.like.numel(), dtype=stored.dtype)
+        self._file.readinto(_bytes(raw))  # type: ignore[attr-defined]
+        flat = raw.to(stored.like.dtype)
+        flat = flat if stored.scale == 1 else flat * stored.scale
         return flat.as_strided(stored.like.shape, stored.like.stride()).to(stored.device)
+
+    def _release(self, stored: _Stored) -> None:
+        self._free.setdefault(stored.size, []).append(stored.start)
+
+
+def _bytes(flat: Tensor) -> memoryview:
+    """The memory of a tensor; numpy does not know all of torch's types."""
+    return flat.view(torch.uint8).numpy().data
 
 
 def _dense(value: Tensor) -> bool:

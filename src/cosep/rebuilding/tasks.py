@@ -15,6 +15,7 @@ from cosep.layers import is_batchnorm
 from cosep.layers.maps import LinearMap, why_no_map
 from cosep.models.frozen import frozen_batchnorms
 from cosep.models.tape import Tape
+from cosep.rebuilding.shelf import Laid
 from cosep.records import LayerRebuild, Layout, Towards
 
 
@@ -31,7 +32,7 @@ class Task:
     channels: Tensor | None = None  # of the target: those that the cut network still has
     last: bool = False  # whether no layer comes behind it
     where: list[Tensor] = field(default_factory=list)  # sampled positions, batch by batch
-    wanted: list[Tensor] = field(default_factory=list)  # the uncut network's rows there
+    wanted: list[Laid] = field(default_factory=list)  # the uncut network's rows there
 
     @property
     def towards(self) -> Towards:

@@ -23,7 +23,7 @@ from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
 from cosep.runs.planning import candidates_of_original, damage_at_half, finished_selections, target_for_share, widths_of
 from cosep.runs.search import with_tried
 from cosep.runs.state import Job, State, calibration_pass, first_images
-from cosep.selection.rules import Target, Widths
+from cosep.selection.rules import WIDTH_RULES, Target, Widths
 from cosep.surgery import apply_layout, layout_of
 
 LEAST_IMAGES = 1000  # narrow layers have no use for more, but a part is set aside to judge the solutions
@@ -103,6 +103,8 @@ def resized(
     """The uncut network cut to a target and rebuilt; what was gathered of it once serves every target."""
     found = candidates_of_original(job)
     decided = widths_of(job, state, found, target)
+    if job.rule.name in WIDTH_RULES:  # it has asked for all damage that it will ask for, and the rebuild needs the room
+        job.memory.pop("view", None)
     layout: Layout = {}
     for group, selection in zip(job.groups, finished_selections(job, found, decided), strict=True):
         if selection.removed:
