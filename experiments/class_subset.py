@@ -5,7 +5,9 @@
 For every M, the groups of the unpruned network are selected from the M classes that are best separated from the rest,
 and compared with the selection from all classes: Spearman of the distances, Jaccard of the kept channels at the same
 k, and the seconds of profiling and selecting. With --runs, each M is also pruned to the end, with the paper's preset,
-and its test accuracy noted: that is the paper's figure (ResNet-50, ImageNet; it adopts M = 100).
+and its test accuracy noted: that is the paper's figure (ResNet-50, ImageNet; it adopts M = 100), which `cosep report`
+draws from the runs. Each M finds its own widths, as there; with --same-widths all have those of the full selection.
+`--set recover.schedule='"none"' --set rebuild.solve=true` rebuilds the network in place of training it.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from pathlib import Path
 
 import cells as kept_cells
 import torch
-from common import arguments, loaded, papers_batch, parts_of, run
+from common import arguments, data_of, loaded, papers_batch, parts_of, run
 from paper import figures, headline
+from trials import QUICK, add_settings, knees, merged, settings_of, spread
 
 import cosep
 from cosep.config import paper_recovery
-from cosep.data import Data
 from cosep.errors import ConfigError
 from cosep.groups import groups_in_scope
 from cosep.groups.numbering import channel_norms
@@ -39,13 +41,18 @@ def main() -> None:
     parser.add_argument("--counts", type=numbers, default=COUNTS, help="M; those above the classes are left out")
     parser.add_argument("--images", type=int, help="by default 5,000, or 20 a class if that is more")
     parser.add_argument("--runs", type=Path, help="prune with each M in a folder of its own here")
+    parser.add_argument("--seeds", type=int, default=1, help="of the runs")
+    parser.add_argument("--same-widths", action="store_true", help="prune to the widths that all classes find")
+    add_settings(parser)
     args = parser.parse_args()
+    config = settings(args)  # refuses a wrong --set before anything is run
     data, model, about = loaded(args, "class subset", batch_size=papers_batch(args.data))
     classes = len(data.class_names)
     if not classes:
         raise ConfigError(f"{args.data} does not name its classes, so they cannot be counted. Add `class_names` to it.")
     images = 10 * classes if args.quick else args.images or max(5000, 20 * classes)
     about["images"] = images
+    about |= {name: value for name, value in (("set", sorted(args.set)), ("same_widths", args.same_widths)) if value}
     cells = kept_cells.read(args.out, about)
     counts = sorted({count for count in args.counts if count < classes} | {classes})
     missing = [count for count in counts if str(count) not in cells]
@@ -60,10 +67,16 @@ def main() -> None:
             kept_cells.write(args.out, about, cells)
             print(count, cells[str(count)], flush=True)
     if args.runs:
-        for count in counts:
-            if "accuracy" not in cells[str(count)]:
-                cells[str(count)] |= pruned(args, model, data, count)
-                kept_cells.write(args.out, about, cells)
+        for seed in range(1 if args.quick else args.seeds):
+            widths: dict[str, int] = {}
+            for count in reversed(counts):  # all classes first: they find the widths
+                trials = cells[str(count)].setdefault("runs", {})
+                if str(seed) not in trials:
+                    trials[str(seed)] = pruned(args, config, model, count, seed, widths)
+                    kept_cells.write(args.out, about, cells)
+                    print(f"M = {count}, seed {seed}: {trials[str(seed)]}", flush=True)
+                if args.same_widths:
+                    widths = widths or trials[str(seed)]["widths"]
     print(table(cells, args))
 
 
@@ -111,22 +124,48 @@ def compared(
     }
 
 
-def pruned(args: argparse.Namespace, model: torch.nn.Module, data: Data, count: int) -> dict:
-    """Accuracy and MACs of a whole run with the paper's preset and this M; it goes on where it was stopped."""
-    changes = {"profile": {"max_classes": count}, "recover": paper_recovery(args.model, args.data)}
-    if args.quick:
-        changes["recover"]["epochs"] = 0.01
+def settings(args: argparse.Namespace) -> cosep.PruneConfig:
+    """The paper's preset for this network and data, with what --set changes."""
+    given = settings_of(args.set)
+    if "max_classes" in given.get("profile", {}):
+        raise ConfigError("--set profile.max_classes: the rows of this table differ in it. Give --counts.")
+    papers = merged({"recover": paper_recovery(args.model, args.data)}, QUICK if args.quick else {})
+    return cosep.replace_settings(cosep.preset("paper"), merged(papers, given))
+
+
+def pruned(
+    args: argparse.Namespace,
+    config: cosep.PruneConfig,
+    model: torch.nn.Module,
+    count: int,
+    seed: int,
+    widths: dict[str, int],
+) -> dict:
+    """Accuracy, MACs and widths of a whole run with this M; it goes on where it was stopped."""
+    data = data_of(args, seed=seed, batch_size=papers_batch(args.data))
     result = cosep.prune(
         model,
         data.calibration,
         data.test,
-        config=cosep.replace_settings(cosep.preset("paper"), changes),
+        config=cosep.replace_settings(config, {"profile": {"max_classes": count}, "seed": seed}),
         train=data.train,
         holdout=data.holdout,
-        run=args.runs / f"{without_folder(args.model).replace(':', '-')}-{count}",
-        about={"model": args.model, "data": args.data},
+        run=args.runs / f"{without_folder(args.model).replace(':', '-')}-{count}-{seed}",
+        about={"model": args.model, "data": args.data, "classes": len(data.class_names)},
+        widths=widths or None,
     )
-    return {"accuracy": result.report.after.accuracy, "macs": result.report.change.macs}
+    return {
+        "accuracy": result.report.after.accuracy,
+        "macs": result.report.change.macs,
+        "widths": {plan.group: len(plan.kept) for plan in result.plan.groups},
+        "knees": knees(result.plan),
+    }
+
+
+def over_runs(found: dict, key: str) -> str:
+    """Mean ± standard deviation of a figure over the seeds, in percent."""
+    trials = found.get("runs", {})
+    return spread(100 * trial[key] for trial in trials.values()) if trials else "not run"
 
 
 def table(cells: dict[str, dict], args: argparse.Namespace) -> str:
@@ -137,7 +176,8 @@ def table(cells: dict[str, dict], args: argparse.Namespace) -> str:
         "Jaccard, same k, mean of layers",
         "kept",
         "seconds",
-        "test accuracy",
+        "test accuracy, %",
+        "MACs left, %",
     )
     rows = [
         (
@@ -147,7 +187,7 @@ def table(cells: dict[str, dict], args: argparse.Namespace) -> str:
             f"{100 * found['jaccard_same_k']:.1f} %",
             f"{100 * found['kept']:.1f} %",
             f"{found['seconds']:.1f}",
-            f"{100 * found['accuracy']:.2f} %" if "accuracy" in found else "not run",
+            *(over_runs(found, key) for key in ("accuracy", "macs")),
         )
         for count, found in sorted(cells.items(), key=lambda item: int(item[0]))
     ]

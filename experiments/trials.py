@@ -30,9 +30,14 @@ def parser(doc: str | None, *, model: str = "resnet56", seeds: int = 1) -> argpa
         doc, model=model, out="a folder for the runs and the results", quick="few images and updates, one seed"
     )
     made.add_argument("--seeds", type=int, default=seeds)
-    made.add_argument("--set", action="append", default=[], metavar="STAGE.SETTING=JSON", help="for every trial")
+    add_settings(made)
     made.add_argument("--batch-size", type=int, help="by default the paper's: 128, for image folders 256")
     return made
+
+
+def add_settings(made: argparse.ArgumentParser) -> None:
+    """The option that changes settings of all trials."""
+    made.add_argument("--set", action="append", default=[], metavar="STAGE.SETTING=JSON", help="for every trial")
 
 
 class Bench:
@@ -42,7 +47,7 @@ class Bench:
         self.args = args
         args.batch_size = args.batch_size or papers_batch(args.data)
         self.seeds = range(1 if args.quick else args.seeds)
-        self.common = _merged(QUICK if args.quick else {}, _settings(args.set))
+        self.common = merged(QUICK if args.quick else {}, settings_of(args.set))
         config = cosep.replace_settings(cosep.preset(), self.common)  # refuses a wrong --set before anything is run
         data, self.model, self.about = loaded(args, experiment, batch_size=args.batch_size)
         self.about |= {"set": sorted(args.set)}
@@ -77,7 +82,7 @@ class Bench:
         chosen: the channels of each group that stay, in place of a criterion and a width rule.
         """
         name = f"{label}/{seed}"
-        given = _settings(self.args.set)
+        given = settings_of(self.args.set)
         if taken := [f"{s}.{key}" for s, part in (changes or {}).items() for key in part if key in given.get(s, {})]:
             raise ConfigError(f"--set {taken[0]}: the rows of this table differ in it. Leave it out.")
         if name not in self.cells:
@@ -88,7 +93,7 @@ class Bench:
                 )
             if ablation:
                 config = cosep.replace_settings(config, PAPERS_SELECTION)
-            config = cosep.replace_settings(config, _merged(changes or {}, self.common))
+            config = cosep.replace_settings(config, merged(changes or {}, self.common))
             source = data_of(self.args, seed=seed, batch_size=self.args.batch_size)
             method = method or config.select.criterion
             run = self.args.out / "runs" / name.replace("/", "-").replace(" ", "-")
@@ -143,7 +148,8 @@ def shown(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _settings(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+def settings_of(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The settings that `--set STAGE.SETTING=JSON` gives, by stage."""
     changes: dict[str, dict[str, Any]] = {}
     for text in texts:
         path, _, value = text.partition("=")
@@ -156,5 +162,6 @@ def _settings(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
     return changes
 
 
-def _merged(first: Changes, second: Changes) -> dict[str, dict[str, Any]]:
+def merged(first: Changes, second: Changes) -> dict[str, dict[str, Any]]:
+    """Changes of settings, the second over the first."""
     return {stage: {**first.get(stage, {}), **second.get(stage, {})} for stage in {**first, **second}}
