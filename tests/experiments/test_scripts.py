@@ -13,6 +13,8 @@ from safetensors.torch import save_model
 
 import cosep
 from cosep.data import load_data
+from cosep.reporting.figures import write_figures
+from cosep.reporting.folders import read_runs
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 FACTORIES = """
@@ -168,6 +170,34 @@ def test_all_classes_are_the_full_selection_and_counts_that_are_there_are_not_ru
     assert [row[1] for row in rows] == ["1", "10", "45"]  # M (M - 1) / 2
     assert rows[-1][2:4] == ["1.000", "100.0 %"]
     assert json.loads((tmp_path / "m.json").read_text())["cells"]["2"] == first["2"]
+
+
+def test_each_m_is_pruned_to_the_end_and_the_runs_make_the_papers_figure(script, weights, tmp_path, capsys):
+    words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", tmp_path / "m.json", "--quick"]
+    words += ["--counts", "2", "--runs", tmp_path / "runs", "--same-widths", "--set", 'recover.schedule="none"']
+    words += ["--set", "rebuild.solve=true", "--set", 'device.accelerator="cpu"']
+    rows = columns_of(script("class_subset", *words))
+    cells = json.loads((tmp_path / "m.json").read_text())["cells"]
+    found = {count: cell["runs"]["0"] for count, cell in cells.items()}
+    assert found["2"]["widths"] == found["10"]["widths"]
+    assert found["2"]["knees"] == 0  # its widths were given
+    test = list(load_data("digits").test)
+    inputs, labels = (torch.cat(parts)[:300] for parts in zip(*test, strict=True))
+    folders = {count: tmp_path / "runs" / f"digits_cnn-{count}-0" for count in found}
+    for row, (count, folder) in zip(rows, folders.items(), strict=True):
+        pruned = cosep.load(folder, partial(cosep.load_model, "digits_cnn", classes=10)).eval()
+        with torch.no_grad():
+            right = int((pruned(inputs).argmax(1) == labels).sum())
+        assert found[count]["accuracy"] == pytest.approx(right / 300)
+        assert row[-2] == f"{100 * right / 300:.2f}"
+    write_figures(read_runs(list(folders.values())), tmp_path / "figures")
+    assert "M = 2: " in (tmp_path / "figures" / "figures.md").read_text()
+    before = (tmp_path / "m.json").read_bytes()
+    assert columns_of(script("class_subset", *words)) == rows
+    assert (tmp_path / "m.json").read_bytes() == before
+    with pytest.raises(SystemExit):
+        script("class_subset", *words, "--set", "profile.max_classes=3")
+    assert "the rows of this table differ in it" in capsys.readouterr().err
 
 
 def test_retention_reads_the_widths_of_a_run(script, run, tmp_path):
