@@ -17,7 +17,7 @@ import cosep
 from cosep.groups import groups_in_scope
 from cosep.records import Space
 
-RULES = {"paper (S = 1)": (False, 1.0), "default (S = 0, weighted fit)": (True, 0.0)}
+RULES = {"paper (S = 1)": (False, 1.0), "ours (S = 0, weighted fit)": (True, 0.0)}
 READINGS = (("nearest", 2), ("mean", 2), ("mean", 3), ("mean", 4), ("mean", 5))  # silhouette, degree
 
 
