@@ -51,15 +51,14 @@ def main() -> None:
 
 def pictures() -> dict[str, str]:
     """Every picture by the name of its file."""
-    small, large, trained, times = (
-        json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("untrained-resnet20", "untrained-resnet56", "compare-resnet20", "inference-time")
-    )
+    names = ("untrained-resnet20", "untrained-resnet56", "compare-resnet20", "inference-time", "class-subset-resnet32")
+    small, large, trained, times, subsets = (json.loads((RESULTS / f"{name}.json").read_text()) for name in names)
     return {
         "resnet56-half.svg": network("resnet56", "ResNet-56", large["cells"]),
         "untrained.svg": untrained({"ResNet-56": large["cells"], "ResNet-20": small["cells"]}),
         "criteria-resnet20.svg": criteria(trained["trials"]),
         "inference-time.svg": inference(times["cells"]),
+        "class-count.svg": class_count(subsets["cells"]),
     }
 
 
@@ -122,6 +121,16 @@ def criteria(trials: Sequence[Mapping[str, Any]]) -> str:
     return strip(
         "ResNet-20, the same widths and 352 updates with the former default; a dot for each seed", rows, 87, 90
     )
+
+
+def class_count(cells: Mapping[str, Any]) -> str:
+    """The test accuracy with each M, and the MACs that its widths leave."""
+    rows: list[Row] = []
+    for count, cell in sorted(cells.items(), key=lambda item: int(item[0])):
+        left = 100 * fmean(trial["macs"] for trial in cell["runs"].values())
+        found = [100 * trial["accuracy"] for trial in cell["runs"].values()]
+        rows.append((f"M = {count}, {left:.1f} % of the MACs left", found, False))
+    return strip("ResNet-32, CIFAR-100: test accuracy with M classes, rebuilt, without training", rows, 40, 50)
 
 
 def inference(cells: Mapping[str, Any]) -> str:
