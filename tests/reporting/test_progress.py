@@ -177,8 +177,9 @@ def test_the_time_left_is_what_was_expected_corrected_by_what_was_seen():
     assert course.left == 55
     clock.now = 20.0  # it took twice as long as expected
     course.enter("rebuild")
-    assert course.left == pytest.approx(2 * 50)
-    assert course.share == pytest.approx(20 / 120)
+    # Half of all that was expected, 30 s, counts as gone that way: (20 + 30) / (10 + 30) as slow.
+    assert course.left == pytest.approx(1.25 * 50)
+    assert course.share == pytest.approx(20 / 82.5)
     clock.now = 30.0  # and this one is over early
     course.enter("recover")
     assert course.left == pytest.approx(30 * (30 / 30))
@@ -187,6 +188,19 @@ def test_the_time_left_is_what_was_expected_corrected_by_what_was_seen():
     course.update(51, 101)
     assert course.rate == pytest.approx(5)
     assert course.left == pytest.approx(10)
+    course.update(101, 101)
+    course.enter("measure")
+    assert course.left == 0  # whatever was expected of the training, it is over
+
+
+def test_a_short_stage_that_took_long_says_little_of_the_long_ones():
+    clock = Hand()
+    course = Course(clock)
+    course.expect({"look": 0.2, "search": 7.0, "recover": 60.0, "measure": 0.3})
+    course.enter("look")
+    clock.now = 1.6  # eight times as long: starting up
+    course.enter("search")
+    assert course.left == pytest.approx(67.3, rel=0.05)
 
 
 def test_one_by_one_the_groups_that_are_done_say_how_long_the_others_take():

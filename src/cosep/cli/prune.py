@@ -135,7 +135,9 @@ def prune_command(
     if not quiet:
         console.print(summary_table(result.report))
         for warning in warnings_in_words(result.report):
-            console.print(f"warning: {printable(warning)}", style="yellow", highlight=False, markup=False)
+            console.print(
+                f"warning: {printable(warning)}", style="yellow", highlight=False, markup=False, soft_wrap=True
+            )
     if json:
         print_json(result.report.to_document())
     console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)

@@ -93,7 +93,8 @@ def sweep_command(
     console.print(sweep_table(found))
     for size in found.sizes:
         if size.note:
-            console.print(printable(f"{asked_for(size)}: {size.note}"), style="yellow", highlight=False, markup=False)
+            words = printable(f"{asked_for(size)}: {size.note}")
+            console.print(words, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if json:
         print_json(found.to_document())
     console.print(str((out / FILE).with_suffix(".html")), highlight=False, markup=False, soft_wrap=True)

@@ -249,7 +249,8 @@ class Lines:
     def start(self, groups: tuple[Group, ...], done: int, before: dict[str, Any]) -> None:
         self.macs = before["macs"]
         going_on = f", going on after {done}" if done else ""
-        self.say(f"{len(groups)} groups of channels may be cut{going_on}")
+        groups_of = "group of channels" if len(groups) == 1 else "groups of channels"
+        self.say(f"{len(groups)} {groups_of} may be cut{going_on}")
 
     def estimate(self, found: Estimate) -> None:
         self.course.expect(found.seconds, found.rounds)
