@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 import torch
@@ -118,6 +119,35 @@ def test_python_writes_lines_where_they_are_asked_for(capsys):
     assert "this will take about" in said
     assert "GB of memory" in said
     assert "update 120 of 120" in said
+
+
+def test_a_notebook_shows_bars_below_the_cell_and_takes_them_away(monkeypatch, capsys):
+    shown = []
+
+    class Handle:
+        def update(self, page):
+            shown.append(page)
+
+    def display(page, display_id):
+        assert display_id is True
+        shown.append(page)
+        return Handle()
+
+    fake = ModuleType("IPython.display")
+    fake.HTML, fake.display = str, display
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("cosep.reporting.progress.REDRAWN", 0.0)
+    pruned()
+    assert all(any(page.startswith(words) for page in shown) for words in ("starting", "cutting", "recovering"))
+    assert re.search(r'<progress value="0\.\d+"></progress> 0:00:\d\d, about [\d.]+ s left', "".join(shown))
+    assert re.search(r'updates, loss [\d.]+ <progress value="2" max="\d+"></progress> 2 of \d+, ', "".join(shown))
+    assert shown[-1] == ""
+    count = len(shown)
+    pruned(progress=False)
+    assert len(shown) == count
+    assert capsys.readouterr() == ("", "")
 
 
 def test_what_shows_its_progress_is_not_shown_twice():

@@ -30,8 +30,8 @@ def summary_rows(report: Report) -> list[Row]:
         rows.append((name, count(size), count(smaller), "" if share is None else f"{100 * share:.1f} % left"))
     if before.latency and after.latency:
         gain = "" if left.speedup is None else f"{left.speedup:.2f}x as fast"
-        one, other = (f"{each.median_ms:.2f} ms" for each in (before.latency, after.latency))
-        rows.append((f"latency{after.latency.where}", one, other, gain))
+        times = [f"{each.median_ms:.2f} ms" for each in (before.latency, after.latency)]
+        rows.append((f"latency{after.latency.where}", times[0], times[1], gain))
     else:
         rows.append(("latency", "not measured", "", ""))
     return rows
