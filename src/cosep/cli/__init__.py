@@ -3,21 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-
-@contextmanager
-def _said(words: str) -> Iterator[None]:
-    """Words on a terminal as long as something lasts that takes seconds, such as importing torch; then they go."""
-    shown = sys.stderr.isatty() and "--quiet" not in sys.argv
-    if shown:
-        print(words, end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)  # to the start of the line, and empty it
 
 
 def main() -> None:
@@ -29,9 +14,8 @@ def main() -> None:
     from cosep.errors import CosepError
 
     try:
-        with _said("starting"):
-            from cosep.cli.app import app
-            from cosep.models.heap import keep_freed_memory
+        from cosep.cli.app import app
+        from cosep.models.heap import keep_freed_memory
 
         if sys.argv[1:2] != ["bench"]:  # which times what a program of the user's would take
             keep_freed_memory()
