@@ -169,7 +169,7 @@ class RecoverConfig:
     end (final)."""
 
     schedule: Schedule = setting("final", "Train after each cut group, once at the end, or never")
-    epochs: float | None = setting(None, "Passes over the training data in total (0: no training)")
+    epochs: float | None = setting(None, "Passes over the training data in all (0: none; left out: a few)")
     group_epochs: float = setting(2.0, "Passes over the share for each cut group, where epochs is not given")
     share: float = setting(0.25, "Share of the training batches that makes one pass")
     fixed_share: bool = setting(

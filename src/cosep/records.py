@@ -435,6 +435,11 @@ class Latency:
         """What two times must have in common before one may be divided by the other."""
         return self.batch, self.threads, self.memory_format, self.device, self.runtime
 
+    @property
+    def where(self) -> str:
+        """The runtime in words, to be put behind a figure: nothing where it is PyTorch."""
+        return ", in ONNX Runtime" if self.runtime == "onnxruntime" else ""
+
     def __str__(self) -> str:
         return (
             f"{self.median_ms:.3f} ms ({self.p10_ms:.3f} to {self.p90_ms:.3f}) a batch of {self.batch}, "

@@ -64,3 +64,10 @@ def test_the_demo_says_how_many_random_draws_are_behind_whatever_came_out(ours, 
     assert "46.5 to 46.7 %" in random
     assert last.strip() == f"Rebuilt, the default's channels are ahead of {ahead} of {DRAWS} random draws."
     assert {seed for criterion, seed, _ in asked if criterion == "random"} == set(range(DRAWS))
+
+
+def test_a_folder_that_is_no_run_is_left_alone_with_words_about_the_demo(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"is not of an earlier demo\. Choose another folder"):
+        _clear(tmp_path)
+    assert contents(tmp_path) == {"notes.txt": b"mine"}

@@ -1,6 +1,10 @@
 """What a user sees first: a short help, and words while a run goes on."""
 
+import os
+import pty
 import re
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -31,3 +35,26 @@ def test_every_stage_has_words():
     stages = set(re.findall(r"""\bstage\("([a-z]+)\"""", source))
     assert stages
     assert stages <= set(WORDS)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_command_says_at_once_that_it_starts_before_torch_is_imported(quiet):
+    code = (
+        "import sys, importlib.abc\n"
+        "class Interrupting(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch':\n"
+        "            print('<torch>', end='', file=sys.stderr, flush=True)\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from cosep_command import main\n"
+        "main()\n"
+    )
+    theirs, ours = pty.openpty()
+    command = [sys.executable, "-c", code, "prune", *(["--quiet"] if quiet else [])]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=ours)
+    os.close(ours)
+    said = os.read(theirs, 4096).decode()
+    os.close(theirs)
+    assert done.returncode == 130
+    assert said == ("<torch>cosep: stopped\r\n" if quiet else "starting<torch>\r\x1b[Kcosep: stopped\r\n")

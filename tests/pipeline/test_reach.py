@@ -1,6 +1,7 @@
 """Limits that cannot be met, that can be misread, and that leave room."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,8 @@ from typer.testing import CliRunner
 
 import cosep
 from cosep.cli.app import app
-from cosep.config import LimitConfig, amount, preset, replace_settings
-from cosep.errors import ConfigError
+from cosep.config import LimitConfig, PruneConfig, amount, preset, replace_settings
+from cosep.errors import ConfigError, ExportError
 from cosep.measurement import macs
 from cosep.runs.probing import NetworkProbe
 from cosep.storage.artifacts import read_documents
@@ -122,3 +123,25 @@ def test_a_limit_on_the_time_is_measured_in_the_runtime_that_will_be_used(monkey
     assert timed == [8 * 5 + 5 + 5 * 4 + 4]
     with pytest.raises(ConfigError, match=r"limits\.runtime is 'tensorrt'"):
         LimitConfig(runtime="tensorrt")
+
+
+def test_the_figures_of_a_run_are_of_the_runtime_that_will_be_used(monkeypatch):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    data = [(torch.randn(20, 8), torch.arange(20) % 4)]
+    config = PruneConfig(limits=LimitConfig(runtime="onnxruntime"))
+    pruned = partial(cosep.prune, model, data, max_macs="60%", epochs=0, criterion="l2", width_rule="uniform")
+    result = pruned(config=config)
+    times = result.report.before.latency, result.report.after.latency
+    assert {each.runtime for each in times} == {"onnxruntime"}
+    assert "in ONNX Runtime" in result.summary()
+
+    def refused(*_, **__):
+        raise ExportError("no such operator.")
+
+    monkeypatch.setattr("cosep.runs.probing.export_onnx", refused)
+    report = pruned(config=config).report  # a network that was made is not given up for a figure
+    assert report.after.latency.runtime == "torch"
+    assert "the times are PyTorch's, as no such operator" in report.notes

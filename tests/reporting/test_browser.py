@@ -1,10 +1,12 @@
 """Pages in a real browser: headless Chromium, from file://, with the network off."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cosep.comparison.trials import Trial
+from cosep.records import RecoveryRecord
 from cosep.reporting.comparison import trials_page
 from cosep.reporting.folders import read_runs, write_page
 from cosep.reporting.page import run_page
@@ -93,6 +95,30 @@ def test_the_rebuild_has_a_table_and_a_curve(page, tmp_path):
     rows = tab.run(f"[...{section}.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
     assert rows[0] == ["conv2", "the sum it ends in", "0.5", "0.125", "640", "9", "re-solved"]
     assert rows[2][2:4] == ["–", "–"]
+
+
+CUT_OFF = """
+[...document.querySelectorAll('figure svg')].flatMap(svg => {
+  const box = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(text => {
+    const own = text.getBoundingClientRect();
+    return own.width && (own.left < box.left - 1 || own.right > box.right + 1);
+  }).map(text => text.textContent);
+})
+"""
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_no_word_of_a_chart_is_cut_off(page, tmp_path, width):
+    run = rebuilt_run()
+    groups = [replace(outcome, accuracy=None) for outcome in run.report.groups]
+    groups[-1] = replace(groups[-1], accuracy=0.9)  # all of them together, and then a training that was taken back
+    lost = RecoveryRecord(updates=30, outcome="taken back: it lost", losses=(1.0, 2.0), accuracy=0.5, kept=False)
+    run = replace(run, report=replace(run.report, groups=tuple(groups), recovery=lost))
+    (tmp_path / "run.html").write_text(run_page(run), encoding="utf-8")
+    tab = page(tmp_path / "run.html", width=width)
+    assert tab.run(CUT_OFF) == []
+    assert "recovery (taken back) 50.00 %" in tab.run("document.body.textContent")
 
 
 NETWORK = "[...document.querySelectorAll('figure')].find(f => f.textContent.startsWith('The network from input'))"

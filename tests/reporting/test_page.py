@@ -392,6 +392,10 @@ def test_what_must_not_be_overlooked_is_a_warning():
         "Test accuracy fell by 64.0 points, to 28.00 %.",
     ]
     assert found["limits"] == ["Parameters 5 within 6."]
+    taken_back = record(groups=1, recovery={**worse, "outcome": "taken back: it lost", "kept": False})
+    assert run_document(taken_back)["warnings"] == [
+        "The recovery was taken back: it lost. The network from before it is the result."
+    ]
 
 
 def test_a_page_says_when_and_on_what_it_was_made_and_names_no_folder_of_this_machine():

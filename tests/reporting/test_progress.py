@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 import torch
@@ -120,6 +121,35 @@ def test_python_writes_lines_where_they_are_asked_for(capsys):
     assert "update 120 of 120" in said
 
 
+def test_a_notebook_shows_bars_below_the_cell_and_takes_them_away(monkeypatch, capsys):
+    shown = []
+
+    class Handle:
+        def update(self, page):
+            shown.append(page)
+
+    def display(page, display_id):
+        assert display_id is True
+        shown.append(page)
+        return Handle()
+
+    fake = ModuleType("IPython.display")
+    fake.HTML, fake.display = str, display
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("cosep.reporting.progress.REDRAWN", 0.0)
+    pruned()
+    assert all(any(page.startswith(words) for page in shown) for words in ("starting", "cutting", "recovering"))
+    assert re.search(r'<progress value="0\.\d+"></progress> 0:00:\d\d, about [\d.]+ s left', "".join(shown))
+    assert re.search(r'updates, loss [\d.]+ <progress value="2" max="\d+"></progress> 2 of \d+, ', "".join(shown))
+    assert shown[-1] == ""
+    count = len(shown)
+    pruned(progress=False)
+    assert len(shown) == count
+    assert capsys.readouterr() == ("", "")
+
+
 def test_what_shows_its_progress_is_not_shown_twice():
     told = []
     with terminal() as seen, shown_on(Console(stderr=True), groups=True) as callbacks:
@@ -177,8 +207,9 @@ def test_the_time_left_is_what_was_expected_corrected_by_what_was_seen():
     assert course.left == 55
     clock.now = 20.0  # it took twice as long as expected
     course.enter("rebuild")
-    assert course.left == pytest.approx(2 * 50)
-    assert course.share == pytest.approx(20 / 120)
+    # Half of all that was expected, 30 s, counts as gone that way: (20 + 30) / (10 + 30) as slow.
+    assert course.left == pytest.approx(1.25 * 50)
+    assert course.share == pytest.approx(20 / 82.5)
     clock.now = 30.0  # and this one is over early
     course.enter("recover")
     assert course.left == pytest.approx(30 * (30 / 30))
@@ -187,6 +218,19 @@ def test_the_time_left_is_what_was_expected_corrected_by_what_was_seen():
     course.update(51, 101)
     assert course.rate == pytest.approx(5)
     assert course.left == pytest.approx(10)
+    course.update(101, 101)
+    course.enter("measure")
+    assert course.left == 0  # whatever was expected of the training, it is over
+
+
+def test_a_short_stage_that_took_long_says_little_of_the_long_ones():
+    clock = Hand()
+    course = Course(clock)
+    course.expect({"look": 0.2, "search": 7.0, "recover": 60.0, "measure": 0.3})
+    course.enter("look")
+    clock.now = 1.6  # eight times as long: starting up
+    course.enter("search")
+    assert course.left == pytest.approx(67.3, rel=0.05)
 
 
 def test_one_by_one_the_groups_that_are_done_say_how_long_the_others_take():

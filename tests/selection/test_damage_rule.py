@@ -129,3 +129,30 @@ def test_a_limit_on_the_time_measures_few_networks():
     found = DamageRule()(candidates(widths), Target(milliseconds=0.96), probe)
     assert 0.9 < sum(prices[n] * w.k for n, w in found.widths.items()) / 100 <= 0.96
     assert len(timed) <= 15
+
+
+class InBlocks(Costs):
+    """Channels are computed eight at a time, and a block that is not full takes longer than a full one."""
+
+    def milliseconds(self, widths):
+        return sum(-(-width // 8) + (4 if width % 8 else 0) for width in widths.values())
+
+
+def test_widths_under_a_time_follow_the_steps_in_which_the_clock_goes():
+    widths, harm = {"a": 64, "b": 48}, {"a": 1.0, "b": 1.0}
+    probe = InBlocks({"a": 1.0, "b": 1.0}, harm)
+    uncut = probe.milliseconds(widths)
+    found = DamageRule()(candidates(widths), Target(milliseconds=uncut - 3), probe)
+    ks = {name: width.k for name, width in found.widths.items()}
+    assert found.met
+    assert probe.milliseconds(ks) <= uncut - 3
+    assert all(k % 8 == 0 for k in ks.values()), ks
+    assert sum(ks.values()) >= 8 * (uncut - 3) - 8, ks  # nearly all the time that there is
+    assert "multiples of 8" in found.notes[0]
+
+
+def test_widths_stay_as_they_are_where_the_clock_has_no_steps():
+    widths, harm = {"a": 64, "b": 48}, {"a": 1.0, "b": 1.0}
+    found = DamageRule()(candidates(widths), Target(milliseconds=53), Costs({"a": 1.0, "b": 1.0}, harm))
+    assert 51 <= sum(width.k for width in found.widths.values()) <= 53
+    assert "multiples" not in found.notes[0]

@@ -91,7 +91,7 @@ def test_bench_names_its_conditions(run, capsys):
     bench_command(run, batch="2", repeats=2, warmup=0, threads=1, memory_format="channels_last", trust=True)
     shown = capsys.readouterr().err
     assert "torch on cpu, 1 thread, channels_last, 2 rounds in turn" in shown
-    assert "speed-up" in shown
+    assert "as fast" in shown
 
 
 def test_bench_of_a_run_from_python_needs_the_model_named(run, tmp_path):

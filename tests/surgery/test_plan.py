@@ -50,6 +50,16 @@ def test_a_plan_survives_json_with_its_evidence(plan):
     assert plan_from_document(json.loads(json.dumps(plan_to_document(plan)))) == plan
 
 
+def test_a_saved_plan_has_the_channels_of_a_group_on_one_line(plan, tmp_path):
+    odd = replace(plan, notes=("[\n1,\n2]", "[1,   2]"))  # what looks like a list in a text stays as it is
+    text = odd.save(tmp_path / "plan.json").read_text()
+    assert '"kept": [0, 2, 4, 5],' in text
+    assert '"scores": [0.1, 0.5, 0.75],' in text
+    assert Plan.load(tmp_path / "plan.json").notes == odd.notes
+    (tmp_path / "plan.json").write_text(text.replace("[0, 2, 4, 5],", "[0, 2, 4],", 1))  # a person's edit
+    assert Plan.load(tmp_path / "plan.json").groups[0].kept == (0, 2, 4)
+
+
 def test_a_plan_says_what_stays_on_every_side(plan):
     assert plan.layout == {
         ("a", "out"): (0, 2, 4, 5),

@@ -171,7 +171,7 @@ def documents(times: Times) -> list[dict[str, Any]]:
 def latency_table(times: Times, title: str | None = None) -> Table:
     """One row a network and batch size: median, spread and mean of the time, throughput, speed-up within the rounds."""
     table = Table(title=None if title is None else escape(title))
-    for column in ("batch", "network", "median", "10 to 90 %", "mean ± sd", "inputs/s", "speed-up", "10 to 90 %"):
+    for column in ("batch", "network", "median", "10 to 90 %", "mean ± sd", "inputs/s", "as fast", "10 to 90 %"):
         table.add_column(column, justify="left" if column == "network" else "right")
     for size, both in times.items():
         for index, (name, found) in enumerate(both.items()):

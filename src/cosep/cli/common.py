@@ -151,6 +151,16 @@ def shape_of(text: str | None, spec: str) -> tuple[int, ...]:
     return shape
 
 
+# What the commands that read a model and data have in common.
+ModelArgument = Annotated[
+    str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")
+]
+DataOption = Annotated[
+    str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")
+]
+WeightsOption = Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")]
+ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")]
+ImageSizeOption = Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)]
 MeanOption = Annotated[
     str | None,
     typer.Option(

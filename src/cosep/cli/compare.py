@@ -12,7 +12,21 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cosep.cli.common import SPEAKS, MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
+from cosep.cli.common import (
+    SPEAKS,
+    ConfigOption,
+    DataOption,
+    ImageSizeOption,
+    MeanOption,
+    ModelArgument,
+    StdOption,
+    WeightsOption,
+    console,
+    numbers_of,
+    percent,
+    print_json,
+    trained_model,
+)
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.comparison.naming import named_method
@@ -20,8 +34,8 @@ from cosep.config import batch_and_holdout
 
 
 def compare_command(
-    model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
-    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
+    model: ModelArgument,
+    data: DataOption,
     rivals: Annotated[
         str,
         typer.Option(
@@ -34,9 +48,9 @@ def compare_command(
         Path, typer.Option(help="A folder for all runs; a comparison that was stopped goes on there.")
     ] = Path("compare-run"),
     seeds: Annotated[int, typer.Option(help="How many times each method runs, with seeds 0, 1, ...", min=1)] = 3,
-    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    weights: WeightsOption = None,
     preset: Annotated[str, typer.Option(help="default or paper: the settings that all methods share.")] = "default",
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
+    config: ConfigOption = None,
     widths: Annotated[
         Path | None, typer.Option(help="A run whose widths all methods get, instead of those that the first one finds.")
     ] = None,
@@ -44,7 +58,7 @@ def compare_command(
         int | None,
         typer.Option(help="Batch size for fine-tuning.", min=1, show_default="128; with paper on image folders 256"),
     ] = None,
-    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    image_size: ImageSizeOption = 224,
     mean: MeanOption = None,
     std: StdOption = None,
     holdout: Annotated[

@@ -104,9 +104,9 @@ def _clear(folder: Path) -> None:
     """Remove the run of an earlier demo; where anything else lies in the folder, nothing is touched."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    from cosep.runs.folder import files_of_run, read_description
+    from cosep.runs.folder import CONFIG, files_of_run, read_description
 
-    if read_description(folder).get("about", {}).get("made_by") != MARK:
+    if not (folder / CONFIG).is_file() or read_description(folder).get("about", {}).get("made_by") != MARK:
         raise RunError(f"{folder} is not of an earlier demo. Choose another folder with --out.")
     files, folders, others = files_of_run(folder)
     if others:

@@ -127,6 +127,10 @@ def _told_quantized(made: Quantized, times: dict[int, dict[str, Latency]], *, qu
     if lost is not None and lost > LOST:
         words = f"warning: in 8 bits the network loses {lost:.1f} points of test accuracy. Take the float file instead."
         console.print(words, style="yellow", highlight=False, soft_wrap=True)
+    speed = times[1]["int8"].speedup
+    if speed < 1:
+        words = f"warning: in 8 bits the network is slower here ({speed:.2f}x as fast). Take the float file instead."
+        console.print(words, style="yellow", highlight=False, soft_wrap=True)
     if not quiet:
         console.print(str(made.path), highlight=False, soft_wrap=True, markup=False)
     return {

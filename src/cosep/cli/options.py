@@ -157,19 +157,20 @@ def _settings() -> dict[str, tuple[Any, str, str]]:
         if is_dataclass(stage) and not isinstance(stage, type):
             kinds = get_type_hints(type(stage))
             for f in fields(stage):
-                text = f"{f.metadata['help']} (default: {_shown(getattr(stage, f.name))})"
+                text = _with_default(f.metadata["help"], getattr(stage, f.name))
                 found[f"{part.name}.{f.name}"] = (kinds[f.name], part.name, text)
         else:
             found[part.name] = (
                 get_type_hints(PruneConfig)[part.name],
                 "run",
-                f"{part.metadata['help']} (default: {_shown(stage)})",
+                _with_default(part.metadata["help"], stage),
             )
     return found
 
 
-def _shown(value: object) -> object:
-    return "none" if value in (None, "") else value
+def _with_default(help_text: str, value: object) -> str:
+    """The help of a setting with its default; where that is nothing, the help says what nothing means."""
+    return help_text if value in (None, "") else f"{help_text} (default: {value})"
 
 
 def _optional(kind: Any, name: str) -> Any:

@@ -7,18 +7,31 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import SPEAKS, MeanOption, StdOption, console, numbers_of, print_json, trained_model
+from cosep.cli.common import (
+    SPEAKS,
+    ConfigOption,
+    DataOption,
+    ImageSizeOption,
+    MeanOption,
+    ModelArgument,
+    StdOption,
+    WeightsOption,
+    console,
+    numbers_of,
+    print_json,
+    trained_model,
+)
 from cosep.cli.options import configured
 
 
 def plan_command(
-    model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
-    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
-    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    model: ModelArgument,
+    data: DataOption,
+    weights: WeightsOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file, to be edited or applied.")] = None,
     preset: Annotated[str, typer.Option(help="default or paper: the settings to start from.")] = "default",
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
-    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    config: ConfigOption = None,
+    image_size: ImageSizeOption = 224,
     mean: MeanOption = None,
     std: StdOption = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is left out.")] = 0.1,

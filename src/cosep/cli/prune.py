@@ -8,9 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from cosep.cli.common import (
+    ConfigOption,
+    DataOption,
+    ImageSizeOption,
     MeanOption,
     StdOption,
     TrustOption,
+    WeightsOption,
     console,
     numbers_of,
     print_json,
@@ -29,13 +33,13 @@ def prune_command(
     model: Annotated[
         str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | file.py:factory | a run folder")
     ],
-    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
+    data: DataOption,
     out: Annotated[Path, typer.Option(help="The run folder; an interrupted run in it goes on.")],
-    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    weights: WeightsOption = None,
     preset: Annotated[
         str, typer.Option(help="default: what works best as far as we measured; paper: the published protocol.")
     ] = "default",
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
+    config: ConfigOption = None,
     plan: Annotated[
         Path | None, typer.Option(help="A plan from `cosep plan`, edited or not: keep the channels that it names.")
     ] = None,
@@ -47,7 +51,7 @@ def prune_command(
         float | None,
         typer.Option(help="The share of the training set held out for decisions.", show_default="0.1; with paper 0"),
     ] = None,
-    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    image_size: ImageSizeOption = 224,
     mean: MeanOption = None,
     std: StdOption = None,
     trust: TrustOption = False,
@@ -135,7 +139,9 @@ def prune_command(
     if not quiet:
         console.print(summary_table(result.report))
         for warning in warnings_in_words(result.report):
-            console.print(f"warning: {printable(warning)}", style="yellow", highlight=False, markup=False)
+            console.print(
+                f"warning: {printable(warning)}", style="yellow", highlight=False, markup=False, soft_wrap=True
+            )
     if json:
         print_json(result.report.to_document())
     console.print(str(out / "report.html"), highlight=False, markup=False, soft_wrap=True)

@@ -35,7 +35,7 @@ def summary_table(report: Report) -> Table:
     if before.latency and after.latency:
         threads = f"{after.latency.threads} {'thread' if after.latency.threads == 1 else 'threads'}"
         table.add_row(
-            f"latency, batch {after.latency.batch}, {threads}",
+            f"latency, batch {after.latency.batch}, {threads}{after.latency.where}",
             f"{before.latency.median_ms:.2f} ms",
             f"{after.latency.median_ms:.2f} ms",
             "" if left.speedup is None else f"{left.speedup:.2f}x as fast",

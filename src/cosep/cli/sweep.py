@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent, print_json, trained_model
+from cosep.cli.common import (
+    ConfigOption,
+    DataOption,
+    ImageSizeOption,
+    MeanOption,
+    ModelArgument,
+    StdOption,
+    WeightsOption,
+    console,
+    numbers_of,
+    percent,
+    print_json,
+    trained_model,
+)
 from cosep.cli.options import configured
 from cosep.cli.progress import shown
 from cosep.errors import ConfigError
@@ -20,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def sweep_command(
-    model: Annotated[str, typer.Argument(help="resnet56 | torchvision:resnet50 | timm:NAME | path/to/file.py:factory")],
-    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
-    weights: Annotated[Path | None, typer.Option(help="The trained weights: safetensors or a state dict.")] = None,
+    model: ModelArgument,
+    data: DataOption,
+    weights: WeightsOption = None,
     out: Annotated[Path, typer.Option(help="A folder for the figures and the page; a stopped sweep goes on.")] = Path(
         "sweep-run"
     ),
@@ -34,8 +47,8 @@ def sweep_command(
         str | None, typer.Option("--latency-ms", help="Measured milliseconds for one input, separated by commas.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Batch size for training, with --epochs.", min=1)] = 128,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win over it.")] = None,
-    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    config: ConfigOption = None,
+    image_size: ImageSizeOption = 224,
     mean: MeanOption = None,
     std: StdOption = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
@@ -93,7 +106,8 @@ def sweep_command(
     console.print(sweep_table(found))
     for size in found.sizes:
         if size.note:
-            console.print(printable(f"{asked_for(size)}: {size.note}"), style="yellow", highlight=False, markup=False)
+            words = printable(f"{asked_for(size)}: {size.note}")
+            console.print(words, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if json:
         print_json(found.to_document())
     console.print(str((out / FILE).with_suffix(".html")), highlight=False, markup=False, soft_wrap=True)

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cosep.cli.common import MeanOption, StdOption, console, numbers_of, percent
+from cosep.cli.common import DataOption, ImageSizeOption, MeanOption, StdOption, console, numbers_of, percent
 
 RECIPE = "the model's recipe"
 
 
 def train_command(
     model: Annotated[str, typer.Argument(help="resnet20 | vgg16 | torchvision:NAME | timm:NAME | file.py:factory")],
-    data: Annotated[str, typer.Option(help="digits | cifar10:DIR | cifar100:DIR | imagefolder:DIR | file.py:factory")],
+    data: DataOption,
     out: Annotated[Path, typer.Option(help="The file to write the trained weights to (safetensors).")],
     fast: Annotated[
         bool, typer.Option("--fast", help="A short recipe: 15 passes, one cycle of the rate, images that grow.")
@@ -51,7 +51,7 @@ def train_command(
         typer.Option(help="The memory format that convolutions are faster in.", show_default=RECIPE),
     ] = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
-    image_size: Annotated[int, typer.Option(help="The side of an image folder's images.", min=1)] = 224,
+    image_size: ImageSizeOption = 224,
     mean: MeanOption = None,
     std: StdOption = None,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the order of the data.")] = 0,

@@ -21,13 +21,14 @@ class Course:
         self._spent: dict[str, float] = {}
         self._rounds, self._done, self._planned_at = 0, 0, self._began
         self._updates: tuple[int, int, int, float] | None = None  # first seen, done, of how many, when first seen
+        self._trained = False  # whether the last update of a training was seen
 
     def expect(self, seconds: Mapping[str, float], rounds: int = 0) -> None:
         """What is still to come, in seconds of each stage; `rounds`: how many groups or sizes come one by one."""
         self._expected, self._spent = dict(seconds), {}
         self._rounds, self._done, self._planned_at = rounds, 0, self._clock()
         self._entered = self._clock()
-        self._updates = None
+        self._updates, self._trained = None, False
 
     def enter(self, stage: str) -> None:
         """A stage begins."""
@@ -47,6 +48,7 @@ class Course:
             self._updates = (done, done, of, self._clock())
         else:
             self._updates = (self._updates[0], done, of, self._updates[3])
+        self._trained = done >= of
 
     @property
     def elapsed(self) -> float:
@@ -86,6 +88,8 @@ class Course:
 
     def _left_of(self, stage: str) -> float:
         spent = self._spent.get(stage, 0.0)
+        if stage == "recover" and self._trained:
+            return 0.0
         if stage == self._now:
             if stage == "recover" and self._updates and self.rate:
                 return (self._updates[2] - self._updates[1]) / self.rate
@@ -100,8 +104,13 @@ class Course:
         return not self._rounds and any(name == self._now or name in self._spent for name in later)
 
     def _pace(self) -> float:
-        """How much slower than expected the stages were that are over."""
+        """How much slower than expected it goes, from the stages that are over.
+
+        Short ones say little of long ones: what was expected counts as if a half of all had gone that way.
+        """
         over = [stage for stage in self._expected if self._is_over(stage) and self._spent.get(stage)]
         expected = sum(self._expected[stage] for stage in over)
         seen = sum(self._spent[stage] for stage in over)
-        return min(SLOWEST, max(FASTEST, seen / expected)) if expected else 1.0
+        trusted = sum(self._expected.values()) / 2
+        pace = (seen + trusted) / (expected + trusted) if expected else 1.0
+        return min(SLOWEST, max(FASTEST, pace))

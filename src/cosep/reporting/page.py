@@ -22,6 +22,7 @@ from cosep.reporting.words import (
     count,
     curve_of,
     duration,
+    is_warning,
     percent,
     points,
     reason_in_words,
@@ -108,7 +109,7 @@ def run_document(run: RunRecord) -> dict[str, Any]:
             "accuracy": report.holdout_accuracy.before,
         },
         "not_pruned": [[skip.group, skip.width, skip.why] for skip in report.not_pruned],
-        "limits": [sentence(note) for note in (*report.limits, *report.notes) if "cannot be brought to" not in note],
+        "limits": [sentence(note) for note in (*report.limits, *report.notes) if not is_warning(note)],
         "layers": [asdict(layer) for layer in report.layers],
         "input": list(run.plan.input),
         "left": report.change.macs,
@@ -384,7 +385,7 @@ def _latency_tile(before: Latency | None, after: Latency | None, speedup: float 
         None if speedup is None else 1 / speedup,
         f"median of {after.repeats} rounds in turn; 10th to 90th percentile {before.p10_ms:.2f} to "
         f"{before.p90_ms:.2f} ms before, {after.p10_ms:.2f} to {after.p90_ms:.2f} ms after; batch {after.batch}, "
-        f"{threads}, {after.device}",
+        f"{threads}, {after.device}{after.where}",
     )
 
 

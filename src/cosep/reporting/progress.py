@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
@@ -40,6 +42,8 @@ WORDS = {
     "train": "training",
 }
 
+REDRAWN = 0.25  # seconds between two drawings in a notebook, while updates go by
+
 _showing: ContextVar[bool] = ContextVar("showing", default=False)
 
 
@@ -63,6 +67,10 @@ def shown_on(console: Console, *, groups: bool) -> Iterator[Callbacks]:
     """Callbacks that draw on a console; `groups`: with a line for every group."""
     token = _showing.set(True)
     try:
+        if console.is_jupyter:
+            with Cell() as cell:
+                yield cell.callbacks()
+            return
         with _bars(console) as progress:
             yield (Lines(console) if progress is None else Screen(progress, groups=groups)).callbacks()
     finally:
@@ -94,9 +102,7 @@ def training_shown(console: Console, name: str = "training") -> Iterator[Callabl
 @contextmanager
 def _bars(console: Console) -> Iterator[Progress | None]:
     """Bars on a console; None where it can draw none."""
-    # Without its widgets a notebook cannot replace what was printed.
-    drawn = console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)
-    if not drawn:
+    if not console.is_terminal:
         yield None
         return
     progress = Progress(TextColumn("{task.description}"), _Bar(), _Time(), console=console, transient=True)
@@ -155,12 +161,21 @@ class _Time(ProgressColumn):
     def render(self, task: Task) -> Text:
         course: Course = task.fields["course"]
         if task.fields["row"] == "updates":
-            done, of = course.updates or (0, 0)
-            rate = "" if course.rate is None else f", {course.rate:.3g} updates/s"
-            return Text(f"{done:,} of {of:,}{rate}", style="progress.data.speed")
-        left = course.left
-        words = "" if left is None else f", about {duration(left)} left"
-        return Text(f"{_clock(course.elapsed)}{words}", style="progress.elapsed")
+            return Text(updates_line(course), style="progress.data.speed")
+        return Text(time_line(course), style="progress.elapsed")
+
+
+def time_line(course: Course) -> str:
+    """The clock of a run, and what is left."""
+    left = course.left
+    return _clock(course.elapsed) + ("" if left is None else f", about {duration(left)} left")
+
+
+def updates_line(course: Course) -> str:
+    """The updates of a training: how many, of how many, and how fast."""
+    done, of = course.updates or (0, 0)
+    rate = "" if course.rate is None else f", {course.rate:.3g} updates/s"
+    return f"{done:,} of {of:,}{rate}"
 
 
 def _clock(seconds: float) -> str:
@@ -224,6 +239,70 @@ class Screen:
             self.progress.console.print(size_line(size), highlight=False, soft_wrap=True)
 
 
+class Cell:
+    """The same bars below a cell of a notebook, replaced as time goes by through IPython itself: no widgets needed."""
+
+    def __init__(self) -> None:
+        self.course = Course()
+        self.words, self.loss = "starting", 0.0
+        self._drawn, self._over = 0.0, threading.Event()
+        self._handle: Any = None
+        self._clock = threading.Thread(target=self._tick, daemon=True)  # moves while one stage lasts
+
+    def __enter__(self) -> Cell:
+        from IPython.display import HTML, display
+
+        self._html = HTML
+        self._handle = display(HTML(self.html()), display_id=True)
+        self._clock.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._clock.join()
+        self._handle.update(self._html(""))
+
+    def callbacks(self) -> Callbacks:
+        return Callbacks(
+            on_estimate=lambda found: self.course.expect(found.seconds, found.rounds),
+            on_stage=self.stage,
+            on_group=lambda outcome: self.course.round(),
+            on_size=lambda size: self.course.round(),
+            on_update=self.update,
+        )
+
+    def stage(self, group: str, name: str) -> None:
+        self.course.enter(name)
+        self.words = words_of(name, group)
+        self.draw()
+
+    def update(self, done: int, total: int, loss: float) -> None:
+        self.course.update(done, total)
+        self.loss = loss
+        if time.monotonic() - self._drawn > REDRAWN:
+            self.draw()
+
+    def draw(self) -> None:
+        self._drawn = time.monotonic()
+        self._handle.update(self._html(self.html()))
+
+    def html(self) -> str:
+        """What goes on, how much of the time is over, and the updates of a training."""
+        known = "" if self.course.left is None else f' value="{self.course.share:.3f}"'
+        rows = [f"{escape(printable(self.words))} <progress{known}></progress> {time_line(self.course)}"]
+        if self.course.updates:
+            done, of = self.course.updates
+            rows.append(
+                f'updates, loss {self.loss:.3f} <progress value="{done}" max="{of}"></progress> '
+                f"{updates_line(self.course)}"
+            )
+        return "<br>".join(rows)
+
+    def _tick(self) -> None:
+        while not self._over.wait(1.0):
+            self.draw()
+
+
 class Lines:
     """One line for every stage of the whole network, every group, and every tenth of a training."""
 
@@ -249,7 +328,8 @@ class Lines:
     def start(self, groups: tuple[Group, ...], done: int, before: dict[str, Any]) -> None:
         self.macs = before["macs"]
         going_on = f", going on after {done}" if done else ""
-        self.say(f"{len(groups)} groups of channels may be cut{going_on}")
+        groups_of = "group of channels" if len(groups) == 1 else "groups of channels"
+        self.say(f"{len(groups)} {groups_of} may be cut{going_on}")
 
     def estimate(self, found: Estimate) -> None:
         self.course.expect(found.seconds, found.rounds)

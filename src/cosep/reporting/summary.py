@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from cosep.reporting.words import count, percent, points, warnings_in_words
+from cosep.reporting.words import count, is_warning, percent, points, warnings_in_words
 
 if TYPE_CHECKING:
     from cosep.reporting.records import Report
@@ -30,7 +30,8 @@ def summary_rows(report: Report) -> list[Row]:
         rows.append((name, count(size), count(smaller), "" if share is None else f"{100 * share:.1f} % left"))
     if before.latency and after.latency:
         gain = "" if left.speedup is None else f"{left.speedup:.2f}x as fast"
-        rows.append(("latency", f"{before.latency.median_ms:.2f} ms", f"{after.latency.median_ms:.2f} ms", gain))
+        times = [f"{each.median_ms:.2f} ms" for each in (before.latency, after.latency)]
+        rows.append((f"latency{after.latency.where}", times[0], times[1], gain))
     else:
         rows.append(("latency", "not measured", "", ""))
     return rows
@@ -56,7 +57,8 @@ def whole_summary(report: Report) -> str:
     lines = [short_summary(report), ""]
     width = max((len(outcome.group) for outcome in report.groups), default=0)
     lines += [f"  {o.group:<{width}} {o.width:>5} -> {o.kept:<5} {o.reason}" for o in report.groups]
-    lines += [f"  {note}" for note in (*report.limits, *report.notes)]
+    said = [note for note in (*report.limits, *report.notes) if not is_warning(note)]
+    lines += [f"  {note}" for note in said]
     lines += [f"  warning: {warning}" for warning in warnings_in_words(report)]
     return "\n".join(lines)
 

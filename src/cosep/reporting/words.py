@@ -122,9 +122,9 @@ LARGE_DROP = 0.05  # of the accuracy, as a share of all samples
 
 def warnings_in_words(report: Report) -> list[str]:
     """What a reader must not overlook: a limit missed, training that lost or stopped, a large drop, a failed check."""
-    said = [sentence(note) for note in report.limits if "cannot be brought to" in note]
+    said = [sentence(note) for note in report.limits if is_warning(note)]
     final, last = report.recovery, report.groups[-1].accuracy if report.groups else None
-    if final and final.accuracy is not None and last is not None and final.accuracy < last:
+    if final and final.kept and final.accuracy is not None and last is not None and final.accuracy < last:
         said.append(
             f"The recovery made the network worse: held-out accuracy fell from {percent(last, 2)} to "
             f"{percent(final.accuracy, 2)} in {final.updates:,} updates."
@@ -148,6 +148,11 @@ def warnings_in_words(report: Report) -> list[str]:
     if failed:
         said.append(f"Kept whole, as the cut did not pass the check against a masked copy: {', '.join(failed)}.")
     return said
+
+
+def is_warning(note: str) -> bool:
+    """Whether a note on the limits says that one of them was missed."""
+    return "cannot be brought to" in note
 
 
 def sentence(note: str) -> str:

@@ -13,7 +13,7 @@ from cosep.config import Runtime
 from cosep.errors import ConfigError
 from cosep.measurement import latency, macs, onnx_latency, parameters
 from cosep.measurement.cost import layer_macs, layer_parameters
-from cosep.records import Group, Layout
+from cosep.records import Group, Latency, Layout
 from cosep.selection.costs import CostModel, cost_model
 from cosep.selection.finishing import finished_width
 from cosep.storage.export import export_onnx
@@ -22,6 +22,17 @@ from cosep.surgery import apply_layout, layout_of
 LATENCY_REPEATS = 30
 
 Damage = Callable[[Mapping[str, int]], Mapping[str, float]]  # of each of some groups alone at a width, measured
+
+
+def timed(models: Mapping[str, nn.Module], example: Tensor, runtime: Runtime) -> dict[str, Latency]:
+    """The models in turn on the example, in the runtime that will be used."""
+    if runtime == "torch":
+        return latency(models, example, repeats=LATENCY_REPEATS)
+    with TemporaryDirectory() as folder:
+        paths = {name: Path(folder) / f"{name}.onnx" for name in models}
+        for name, model in models.items():
+            export_onnx(model, paths[name], example)
+        return onnx_latency(paths, example, repeats=LATENCY_REPEATS)
 
 
 class NetworkProbe:
@@ -51,12 +62,7 @@ class NetworkProbe:
 
     def milliseconds(self, widths: Mapping[str, float]) -> float:
         """The measured time of one input, in the runtime that will be used."""
-        if self.runtime == "onnxruntime":
-            with TemporaryDirectory() as folder:
-                path = Path(folder) / "model.onnx"
-                export_onnx(self.network(widths), path, self.example)
-                return onnx_latency({"model": path}, self.example, repeats=LATENCY_REPEATS)["model"].median_ms
-        return latency({"model": self.network(widths)}, self.example, repeats=LATENCY_REPEATS)["model"].median_ms
+        return timed({"model": self.network(widths)}, self.example, self.runtime)["model"].median_ms
 
     def damage(self, widths: Mapping[str, int]) -> Mapping[str, float]:
         """The measured damage of each of these groups alone at its width."""

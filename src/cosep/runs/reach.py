@@ -39,8 +39,9 @@ def _problem(job: Job, target: Target) -> str:
                 'surgery.scope "all" (--scope all), which cuts channels tied by additions too and reaches '
                 f"{_amount(job, what, wider)}{enough}"
             )
+        of = "" if what == LATENCY else f" of the {what}"
         return (
-            f"limits.{SETTINGS[what]} asks for at most {_amount(job, what, limit)} of the {what}, and "
+            f"limits.{SETTINGS[what]} asks for at most {_amount(job, what, limit)}{of}, and "
             f"{_amount(job, what, least)} is the least there is: {len(job.groups)} of "
             f"{len(job.groups) + len(job.skipped)} groups of channels may be cut, and of each an eighth stays. Nothing "
             f"was cut. What would help: {'; '.join(helps)}. {BEST_EFFORT}."

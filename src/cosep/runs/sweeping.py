@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from cosep.config import PruneConfig, preset, replace_settings, settings
 from cosep.errors import ConfigError, RunError
-from cosep.measurement import accuracy, latency, macs, measure, parameters
+from cosep.measurement import accuracy, macs, measure, parameters
 from cosep.plugins import without_folder
 from cosep.runs.estimating import estimated
 from cosep.runs.folder import difference, failing_as_ours, weights_digest, write_atomically
 from cosep.runs.opening import Request, only_deciding, opened_request
 from cosep.runs.planning import damage_at_half, target_for_share
-from cosep.runs.probing import LATENCY_REPEATS
+from cosep.runs.probing import timed
 from cosep.runs.recovering import recovered
 from cosep.runs.remaking import resized
 from cosep.runs.state import Batches, Callbacks, Job, State
@@ -201,7 +201,7 @@ def _size(job: Job, state: State, found: Sweep, asked: Asked, evaluate: Batches 
         model = trained.model
         updates = trained.final.updates if trained.final and trained.final.kept else 0
     with job.stage("measure"):
-        times = latency({"before": job.original, "after": model}, job.example, repeats=LATENCY_REPEATS)["after"]
+        times = timed({"before": job.original, "after": model}, job.example, job.config.limits.runtime)["after"]
         scored = [None if each is None else accuracy(model, each) for each in (evaluate, job.holdout)]
         return Size(
             target=share,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -185,10 +186,17 @@ def write_plan(plan: Plan, path: Path) -> Path:
     document = plan_to_document(replace(plan, layout={}))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        path.write_text(_readable(document), encoding="utf-8")
     except OSError as error:
         raise PlanError(f"{path} cannot be written: {error.strerror}.") from error
     return path
+
+
+def _readable(document: Mapping[str, Any]) -> str:
+    """A document as text, each list of numbers on one line: a person takes channels out of it, or puts some in."""
+    text = json.dumps(document, indent=1) + "\n"
+    # A string of JSON holds no line break, so that a bracket before one opens a list; without quotes it is of numbers.
+    return re.sub(r"\[\n([^\[\]{}\"]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def read_plan(path: Path) -> Plan:

@@ -6,7 +6,7 @@ function steps() {
   const found = [{ name: "uncut", accuracy: run.before.accuracy, macs: run.before.macs }];
   if (together) found.push({ ...last, name: run.rebuild ? "cut and rebuilt" : "cut" });
   else found.push(...run.groups);
-  if (run.recovery) found.push({ name: run.recovery.kept ? "after the recovery" : "after the recovery, taken back", recovery: true, trained: true, accuracy: run.recovery.accuracy, macs: last ? last.macs : null });
+  if (run.recovery) found.push({ name: run.recovery.kept ? "after the recovery" : "recovery (taken back)", recovery: true, trained: true, accuracy: run.recovery.accuracy, macs: last ? last.macs : null });
   return { found, together };
 }
 
@@ -22,7 +22,7 @@ function course() {
     title: (together ? "Held-out accuracy, uncut, cut and rebuilt" : "Held-out accuracy, group after group") + (run.recovery ? ", and after the recovery" : ""),
     text: told[0].toUpperCase() + told.slice(1), wide: true,
     draw: (width) => {
-      const height = 220, margin = { left: 56, right: together ? 60 : 16, top: 32, bottom: 40 };
+      const height = 220, margin = { left: 56, right: together ? 80 : 16, top: 32, bottom: 40 };
       const x = scale(0, end, margin.left + (together ? 40 : 8), width - margin.right), [low, high] = padded(extent(accuracy), 0.1);
       const y = scale(low, Math.min(high, 1.002), height - margin.bottom, margin.top);
       const svg = s("svg", { width, height },

@@ -56,7 +56,7 @@ function solved() {
   const some = shown.length < measured.length ? [`Drawn are the ${MOST_ROWS} layers with the largest error.`] : [];
   return figure({
     title: "Layers solved anew", text: [...made.words, ...some], wide: true,
-    draw: (width) => shown.length ? dumbbells(width, shown.map((row) => [row[0], row[2], row[3], row]), { name: "squared error against the uncut network, relative to its variance", text: num, low: 0, about: (row) => `${named(row[0])}\ncut: error ${num(row[1])}\nrebuilt: ${num(row[2])}\ntowards ${row[3][1]}; ${row[3][6]}` }) : h("span", {}),
+    draw: (width) => shown.length ? dumbbells(width, shown.map((row) => [row[0], row[2], row[3], row]), { name: width < 500 ? "squared error, share of the variance" : "squared error against the uncut network, relative to its variance", text: num, low: 0, about: (row) => `${named(row[0])}\ncut: error ${num(row[1])}\nrebuilt: ${num(row[2])}\ntowards ${row[3][1]}; ${row[3][6]}` }) : h("span", {}),
     legend: () => shown.length ? [key(s("circle", { class: "gone", r: 4.5 }), "only cut"), key(s("circle", { class: "dot", r: 4.5 }), "rebuilt")] : [],
     rows: made.layers.length ? () => table([["layer", true], ["towards", true], ["relative error, cut", false], ["rebuilt", false], ["rows", false], ["columns", false], ["what became of it", true]], made.layers) : null,
   });

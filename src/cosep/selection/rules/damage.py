@@ -17,6 +17,7 @@ from cosep.selection.rules.protocol import LATENCY, WIDTH_GIVEN, Probe, Target, 
 STEPS = 60  # of the bisection
 ROUNDS = 6  # of taking the costs anew
 TIMED_STEPS = 12  # of one over measured times, which are dear and never exact
+ROUNDINGS = (1, 8)  # of widths, where the clock decides: runtimes compute channels in blocks, and may be slow between
 HARMLESS = 1e-4  # of the largest damage: what a group counts with whose channels can all be spared
 
 Cost = Callable[[Mapping[str, float]], float]
@@ -48,9 +49,11 @@ class DamageRule:
         # Times jump from width to width and each takes a while to measure: channels are then priced in MACs.
         macs = Target(macs=0.0, given=target.given).limits(probe)[0][2]
         for what, limit, cost in limits:
+            rounding = ""
             if what == LATENCY:
                 cost = _remembered(cost)
-                widths = _within(free, harm, cost, limit, macs, TIMED_STEPS)
+                widths, multiple = _within_time(free, harm, cost, limit, macs)
+                rounding = f", in multiples of {multiple}, of which more fit" if multiple > 1 else ""
             else:
                 widths = _within(free, harm, cost, limit, cost, STEPS)
             found = cost(widths)
@@ -59,7 +62,7 @@ class DamageRule:
                 met = False
                 notes.append(out_of_reach(what, limit, found))
             else:
-                notes.append(f"{what} {spelled(found)} within {spelled(limit)}, by measured damage")
+                notes.append(f"{what} {spelled(found)} within {spelled(limit)}, by measured damage{rounding}")
         result = {}
         for each in candidates:
             if each.group in target.given:
@@ -85,12 +88,32 @@ def _remembered(cost: Cost) -> Cost:
     return asked
 
 
+def _within_time(
+    groups: Sequence[Candidates], harm: Mapping[str, float], time: Cost, limit: float, priced: Cost
+) -> tuple[dict[str, int], int]:
+    """The widths within a measured time that harm least, and the multiple that they were rounded up to."""
+    tried = {multiple: _within(groups, harm, time, limit, priced, TIMED_STEPS, multiple) for multiple in ROUNDINGS}
+    fitting = [multiple for multiple, widths in tried.items() if time(widths) <= limit] or [ROUNDINGS[0]]
+
+    def harmed(multiple: int) -> float:
+        return sum(harm[each.group] * (each.channels / tried[multiple][each.group] - 1) for each in groups)
+
+    best = min(fitting, key=harmed)  # the first of equals
+    return tried[best], best
+
+
 def _within(
-    groups: Sequence[Candidates], harm: Mapping[str, float], cost: Cost, limit: float, priced: Cost, steps: int
+    groups: Sequence[Candidates],
+    harm: Mapping[str, float],
+    cost: Cost,
+    limit: float,
+    priced: Cost,
+    steps: int,
+    multiple: int = 1,
 ) -> dict[str, int]:
     """The widest member of the family whose cost keeps to a limit; the narrowest one where none does.
 
-    `priced` is the cost by which channels are weighed against one another.
+    `priced` is the cost by which channels are weighed against one another; widths are rounded up to a `multiple`.
     """
     whole = {each.group: each.channels for each in groups}
     if cost(whole) <= limit:
@@ -99,17 +122,21 @@ def _within(
     prices = {name: _price(name, whole, priced) for name in whole}
     # Generous enough for every group to be whole.
     high = max((whole[n] / (max(harm[n], least) * whole[n] / prices[n]) ** 0.5 for n in whole), default=1.0) * 2
-    low, narrow, wide = 0.0, _member(whole, harm, least, priced, 0.0), whole
+    low, narrow, wide = 0.0, _rounded(whole, _member(whole, harm, least, priced, 0.0), multiple), whole
     for _ in range(steps):
         if narrow == wide:  # widths are whole numbers: nothing lies between
             break
         middle = (low + high) / 2
-        member = _member(whole, harm, least, priced, middle)
+        member = _rounded(whole, _member(whole, harm, least, priced, middle), multiple)
         if cost(member) <= limit:
             low, narrow = middle, member
         else:
             high, wide = middle, member
     return narrow
+
+
+def _rounded(whole: Mapping[str, int], widths: Mapping[str, int], multiple: int) -> dict[str, int]:
+    return {name: min(whole[name], -(-width // multiple) * multiple) for name, width in widths.items()}
 
 
 def _member(
