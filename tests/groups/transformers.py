@@ -129,7 +129,7 @@ class Biased(nn.Module):
 
 
 class OfItsInput(Fused):
-    """The size of a head taken from the width of the input: it does not run with fewer heads."""
+    """The size of a head taken from the width of the input: as it is, it does not run with fewer heads."""
 
     def forward(self, x):
         b, n, width = x.shape

@@ -43,10 +43,8 @@ def with_cuts_tried(model: nn.Module, groups: Iterable[Group], example_input: Te
                 group, why = other, ""
                 break
         if why:
-            reason = (
-                f"the network does not run with fewer {group.unit}s: its code takes their number from something that "
-                f"stays ({why})"
-            )
+            because = ": its code takes their number from something that stays" if group.unit == "head" else ""
+            reason = f"the network does not run with fewer {group.unit}s{because} ({why})"
             tried[group.name] = replace(group, scope=None, why_not=reason)
         else:
             tried[group.name] = group
