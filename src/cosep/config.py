@@ -88,7 +88,7 @@ class ProfileConfig:
     )
 
     heads: HeadProfile = setting(
-        "places",
+        "multivariate",
         'How heads of attention tell classes apart, for the metric "jm": by the distance of all their values together '
         "(multivariate), or by the mean over their values one by one (places)",
     )

@@ -188,7 +188,7 @@ def _multivariate(heads: HeadMoments) -> Profiler:
     mean, scatter = standardised(heads.mean, heads.scatter, heads.count)
     covariance = shrunk(scatter, count)
     # A head without any variance within a class: as good as none, but with a root.
-    covariance = covariance + ROUNDING * torch.eye(covariance.shape[-1], dtype=covariance.dtype)
+    covariance = covariance + ROUNDING * torch.eye(covariance.shape[-1]).to(covariance)
     return lambda first, second: -2 * torch.expm1(-multivariate_bhattacharyya(mean, covariance, first, second))
 
 
