@@ -58,7 +58,7 @@ class ClassTokenViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.positions
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.positions
         return self.head(self.norm(self.blocks(x))[:, 0])
 
 
