@@ -2,6 +2,7 @@
 
     python benchmarks/breadth.py --results results/ [--only REGEX] [--onnx] [--size 128] [--time-limit 900]
     python benchmarks/breadth.py --results results/ --transformers [--only REGEX] [--onnx]
+    python benchmarks/breadth.py --results small/ --transformers --small [--only REGEX] [--onnx]
     python benchmarks/breadth.py --results results/ --table docs/supported-models.md
 
 Weights are random, and biases, norms and their statistics are shaken so that no two channels are alike. One process and
@@ -43,6 +44,59 @@ swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 beit_base_patch16_224 cait_
 pit_ti_224 levit_128s mobilevit_xxs mobilevitv2_050 coatnet_nano_rw_224 crossvit_tiny_240 convit_tiny
 twins_pcpvt_small pvt_v2_b0 poolformer_s12 eva02_tiny_patch14_224 efficientformer_l1
 """
+
+
+# Two blocks or so of each, and small images, for --small: everything of a family that matters to its groups is there.
+SMALL = {
+    "vit_tiny_patch16_224": (32, {"depth": 2}),
+    "vit_small_patch32_224": (64, {"depth": 2}),
+    "deit_tiny_patch16_224": (32, {"depth": 2}),
+    "deit3_small_patch16_224": (32, {"depth": 2}),
+    "deit_tiny_distilled_patch16_224": (32, {"depth": 2}),
+    "swin_tiny_patch4_window7_224": (56, {"depths": (2, 2), "num_heads": (3, 6), "embed_dim": 48}),
+    "swinv2_tiny_window8_256": (64, {"depths": (2, 2), "num_heads": (3, 6), "embed_dim": 48}),
+    "beit_base_patch16_224": (32, {"depth": 2, "embed_dim": 192, "num_heads": 3}),
+    "cait_xxs24_224": (32, {"depth": 2}),
+    "xcit_nano_12_p16_224": (64, {"depth": 2}),
+    "convit_tiny": (32, {"depth": 2}),
+    "pvt_v2_b0": (64, {"depths": (1, 1, 1, 1), "img_size": None}),
+    "twins_pcpvt_small": (64, {"depths": (1, 1, 1, 1)}),
+    "coatnet_nano_rw_224": (64, {}),
+    "mobilevit_xxs": (64, {"img_size": None}),
+    "mobilevitv2_050": (64, {"img_size": None}),
+    "poolformer_s12": (64, {"img_size": None}),
+    "eva02_tiny_patch14_224": (28, {"depth": 2}),
+    "levit_128s": (224, {"img_size": None}),
+    "efficientformer_l1": (224, {"img_size": None}),
+    "pit_ti_224": (224, {"img_size": None}),
+    "crossvit_tiny_240": (240, {"img_size": None}),
+}
+SMALL_TORCHVISION = ("VisionTransformer", "SwinTransformer", "SwinTransformer V2", "MaxVit")
+
+
+def small_specs() -> list[str]:
+    return [f"torchvision:{name}" for name in SMALL_TORCHVISION] + [f"timm:{name}" for name in SMALL]
+
+
+def small_model(spec: str):
+    """A small model of a family, and the size of its images."""
+    from cosep.errors import ModelError
+    from cosep.plugins import import_extra
+
+    family, _, name = spec.partition(":")
+    library = import_extra(family, ModelError)
+    if family == "timm":
+        size, settings = SMALL[name]
+        settings = {key: value for key, value in {"img_size": size, **settings}.items() if value is not None}
+        return library.create_model(name, pretrained=False, num_classes=10, **settings), size
+    models = library.models
+    if name == "VisionTransformer":
+        return models.VisionTransformer(32, 16, 2, 3, 96, 192, num_classes=10), 32
+    if name == "MaxVit":
+        return models.MaxVit((64, 64), 16, 2, [16, 32], [1, 1], 8, 0.1, num_classes=10), 64
+    swin = models.swin_transformer
+    second = {"block": swin.SwinTransformerBlockV2, "downsample_layer": swin.PatchMergingV2} if "V2" in name else {}
+    return models.SwinTransformer([4, 4], 24, [2, 2], [3, 6], [4, 4], num_classes=10, **second), 32
 
 
 def model_specs() -> list[str]:
@@ -129,7 +183,7 @@ def examine(spec: str, size: int, onnx: bool) -> dict:
     return row
 
 
-def examine_transformer(spec: str, onnx: bool) -> dict:
+def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
     """Half of the heads and neurons of one model gone at once, as a row of the table."""
     import torch
 
@@ -142,8 +196,8 @@ def examine_transformer(spec: str, onnx: bool) -> dict:
 
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
-    model = written_out(shaken(load_model(spec)))
-    shape = input_shape(spec)
+    made, side = small_model(spec) if small else (load_model(spec), input_shape(spec)[-1])
+    model, shape = written_out(shaken(made)), (3, side, side)
     example = torch.randn(1, *shape, generator=torch.Generator().manual_seed(1))
     start = time.perf_counter()
     groups = with_cuts_tried(model, find_groups(model, example, time_limit=300), example)
@@ -151,7 +205,7 @@ def examine_transformer(spec: str, onnx: bool) -> dict:
     generator = torch.Generator().manual_seed(2)
     chosen = [(group, half(group, generator)) for group in interior]
     plan = plan_for(model, groups, [GroupPlan(g.name, g.width, tuple(kept), "half") for g, kept in chosen])
-    small, masked = apply_layout(model, plan.layout), copied(model)
+    cut, masked = apply_layout(model, plan.layout), copied(model)
     for group, kept in chosen:
         gone = [c for c in range(group.width) if c not in set(kept)]
         for piece in group.slices:
@@ -162,7 +216,7 @@ def examine_transformer(spec: str, onnx: bool) -> dict:
                 layer.weight.data = mixing(layer).masked(layer, columns)
     with torch.no_grad():
         wanted = masked(example)
-        worst = float((small(example) - wanted).abs().max() / wanted.abs().max())
+        worst = float((cut(example) - wanted).abs().max() / wanted.abs().max())
     heads = [group for group in groups if group.unit == "head"]
     row = {
         "model": spec,
@@ -173,12 +227,12 @@ def examine_transformer(spec: str, onnx: bool) -> dict:
         "skipped": Counter(_general(g.why_not)[:110] for g in groups if g.scope is None).most_common(4),
         "all": sum(g.scope == "all" for g in groups),
         "worst": worst,
-        "macs": [macs(model, example), macs(small, example)],
+        "macs": [macs(model, example), macs(cut, example)],
         "seconds": [round(time.perf_counter() - start, 1)],
-        "saved": saves(spec, small, plan, example),
+        "saved": saves(spec, cut, plan, example, small),
     }
     if onnx:
-        row["onnx"] = exports(small, example)
+        row["onnx"] = exports(cut, example)
     return row
 
 
@@ -214,7 +268,7 @@ def _general(reason: str) -> str:
     return re.sub(r"\b[\w]+\.[\w.]+\b", "…", reason)
 
 
-def saves(spec: str, small, plan, example) -> str:
+def saves(spec: str, small, plan, example, of_small: bool = False) -> str:
     """Whether the cut model comes back from disk computing the same bits."""
     import torch
 
@@ -224,7 +278,8 @@ def saves(spec: str, small, plan, example) -> str:
     try:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             save(f"{folder}/run", small, plan)
-            again = load(f"{folder}/run", load_model(spec).eval())
+            uncut = small_model(spec)[0] if of_small else load_model(spec)
+            again = load(f"{folder}/run", uncut.eval())
             return "yes" if torch.equal(again(example), small(example)) else "differs"
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:200]
@@ -244,15 +299,14 @@ def exports(small, example) -> str:
 
 def run_all(arguments: argparse.Namespace) -> None:
     arguments.results.mkdir(parents=True, exist_ok=True)
-    for spec in model_specs():
+    for spec in small_specs() if arguments.small else model_specs():
         path = arguments.results / (spec.replace(":", "_") + ".json")
-        if not re.search(arguments.only, spec) or is_transformer(spec) != arguments.transformers:
+        if not re.search(arguments.only, spec) or (is_transformer(spec) or arguments.small) != arguments.transformers:
             continue
         if path.exists() and (not arguments.onnx or "onnx" in json.loads(path.read_text())):
             continue
         command = [sys.executable, __file__, "--one", spec, "--size", str(arguments.size)]
-        if arguments.onnx:
-            command.append("--onnx")
+        command += ["--onnx"] * arguments.onnx + ["--small"] * arguments.small
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.time_limit, check=False)
             lines = done.stdout.strip().splitlines()
@@ -352,12 +406,13 @@ def main() -> None:
     parser.add_argument("--time-limit", type=int, default=900)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--transformers", action="store_true", help="Transformers instead of CNNs")
+    parser.add_argument("--small", action="store_true", help="small models of the Transformers' families")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        of_one = is_transformer(arguments.one)
+        of_one = is_transformer(arguments.one) or arguments.small
         row = (
-            examine_transformer(arguments.one, arguments.onnx)
+            examine_transformer(arguments.one, arguments.onnx, arguments.small)
             if of_one
             else examine(arguments.one, arguments.size, arguments.onnx)
         )

@@ -17,6 +17,8 @@ Metric = Literal["jm", "jm-histogram", "hellinger", "wasserstein"]
 Silhouette = Literal["mean", "nearest"]
 Representative = Literal["weighted", "salient", "medoid", "random"]
 Tap = Literal["output", "activation"]
+Tokens = Literal["mean", "first"]
+HeadProfile = Literal["multivariate", "places"]
 Order = Literal["together", "one-by-one"]
 Schedule = Literal["per-layer", "final", "none"]
 Decay = Literal["constant", "cosine"]
@@ -59,10 +61,14 @@ class ObserveConfig:
     images: int = setting(
         -1, "Calibration images for the class statistics (0: all; -1: 5,000, or 20 a class if that is more)"
     )
+    tokens: Tokens = setting(
+        "mean", "The number of a token feature: its mean over the tokens, or the first (class) token"
+    )
     bins: int = setting(64, 'Bins of each channel\'s histogram, for the metric "jm-histogram"')
 
     def __post_init__(self) -> None:
         check_choice("observe.tap", self.tap, Tap)
+        check_choice("observe.tokens", self.tokens, Tokens)
         check_at_least("observe.images", self.images, -1)
         check_between("observe.bins", self.bins, 2, 2**16)
 
@@ -81,8 +87,15 @@ class ProfileConfig:
         False, 'Scale each channel\'s profile by how much it passes on to the next layers; needs the tap "activation"'
     )
 
+    heads: HeadProfile = setting(
+        "multivariate",
+        'How heads of attention tell classes apart, for the metric "jm": by the distance of all their values together '
+        "(multivariate), or by the mean over their values one by one (places)",
+    )
+
     def __post_init__(self) -> None:
         check_choice("profile.metric", self.metric, Metric)
+        check_choice("profile.heads", self.heads, HeadProfile)
         check_at_least("profile.max_classes", self.max_classes, 2)
 
 

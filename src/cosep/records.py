@@ -61,6 +61,19 @@ class ClassMoments:
 
 
 @dataclass(frozen=True, eq=False)
+class HeadMoments:
+    """Count, mean and scatter matrix of the values of every head in every class, in float64."""
+
+    count: Tensor  # (classes,) int64
+    mean: Tensor  # (classes, heads, span)
+    scatter: Tensor  # (classes, heads, span, span)
+
+    @property
+    def classes(self) -> int:
+        return self.mean.shape[0]
+
+
+@dataclass(frozen=True, eq=False)
 class ClassHistograms:
     """How often every channel fell into each of its bins, per class."""
 

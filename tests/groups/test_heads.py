@@ -1,5 +1,7 @@
 """Heads of attention: found however it is written, cut with everything that counts them, and proven."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,8 @@ from cosep.measurement.cost import layer_macs, layer_parameters
 from cosep.records import GroupPlan, Selection
 from cosep.selection.costs import cost_model
 from cosep.storage.artifacts import load, save
-from cosep.surgery import apply_layout, cut_checked, with_cuts_tried
+from cosep.storage.export import export_onnx
+from cosep.surgery import apply_layout, cut_all_checked, cut_checked, with_cuts_tried
 from cosep.surgery.plan import plan_for
 from tests.groups.transformers import HEADS, KINDS, SIZE, TOKENS, WIDTH, Fused, OfItsInput, Separate, Tokens, network
 
@@ -126,12 +129,61 @@ def test_heads_that_a_table_of_fixed_size_tells_apart_stay():
     assert "masked head by head in attention" in group.why_not
 
 
-def test_heads_without_which_the_network_does_not_run_stay_and_say_why():
+def test_attention_that_takes_the_size_of_its_heads_from_its_input_is_told_how_wide_it_is_inside(tmp_path):
+    torch.manual_seed(0)
     model = Tokens(OfItsInput()).eval()
+    tried = with_cuts_tried(model, find_groups(model, X), X)
+    heads = next(group for group in tried if group.unit == "head")
+    result = cut_checked(model, heads, KEPT, {}, X)
+    assert result.done, result.check.reason
+    small = result.model
+    masked = copy.deepcopy(model)
+    with torch.no_grad():
+        masked.attention.proj.weight[:, SIZE : 2 * SIZE] = 0
+    assert_close(small(X), masked(X))
+    small.train()(X).sum().backward()
+    small.eval()
+    torch.save(small, tmp_path / "whole.pt")
+    assert torch.equal(torch.load(tmp_path / "whole.pt", weights_only=False)(X), small(X))
+    # Whoever looks at a layer inside sees tensors, and the model that was cut has nothing new about it.
+    seen = []
+    small.attention.qkv.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    small(X)
+    assert [type(each) for each in seen] == [torch.Tensor]
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_network_whose_attention_was_told_is_saved_exported_and_cut_again(tmp_path):
+    torch.manual_seed(0)
+    model = Tokens(OfItsInput()).eval()
+    tried = with_cuts_tried(model, find_groups(model, X), X)
+    heads = next(group for group in tried if group.unit == "head")
+    plan = plan_for(model, tried, [GroupPlan(heads.name, selection=Selection(HEADS, KEPT, ""))])
+    small = apply_layout(model, plan.layout)
+    save(tmp_path / "kept", small, plan)
+    torch.manual_seed(0)
+    assert torch.equal(load(tmp_path / "kept", Tokens(OfItsInput()).eval())(X), small(X))
+    export_onnx(small, tmp_path / "small.onnx", X)  # compares what both compute
+    again = with_cuts_tried(small, find_groups(small, X), X)
+    fewer = next(group for group in again if group.unit == "head")
+    assert (fewer.width, fewer.scope) == (2, "interior")
+    assert cut_checked(small, fewer, (1,), {}, X).done
+
+
+class Stubborn(OfItsInput):
+    """Uses the width of its input for something else, too, as attention with fewer keys than queries does."""
+
+    def forward(self, x):
+        b, n, width = x.shape
+        return super().forward(x.transpose(1, 2).reshape(b, width, n).transpose(1, 2))
+
+
+def test_heads_without_which_the_network_does_not_run_stay_and_say_why():
+    model = Tokens(Stubborn()).eval()
     groups = with_cuts_tried(model, find_groups(model, X), X)
     heads = next(group for group in groups if group.unit == "head")
     assert heads.scope is None
-    assert heads.why_not.startswith("the network does not run with fewer heads (RuntimeError: shape")
+    assert heads.why_not.startswith("the network does not run with fewer heads: its code takes their number from")
     others = [group.name for group in groups if group.scope == "interior"]
     assert others == ["up"]
     free = find_groups(network("fused"), X)
@@ -142,9 +194,140 @@ def test_a_network_with_heads_that_must_stay_is_pruned_all_the_same():
     y = torch.arange(40) % 4
     settings = {"device": {"accelerator": "cpu"}, "recover": {"schedule": "none"}, "limits": {"max_macs": "80%"}}
     config = cosep.config.replace_settings(cosep.config.preset(), settings)
-    result = cosep.prune(Tokens(OfItsInput()), [(torch.randn(40, TOKENS, 6), y)], config=config)
+    result = cosep.prune(Tokens(Stubborn()), [(torch.randn(40, TOKENS, 6), y)], config=config)
     assert [each.group for each in result.plan.groups] == ["up"]
     assert any("fewer heads" in str(each) for each in result.report.not_pruned)
+
+
+class Embedded(nn.Module):
+    """A class token, positions and two attentions of a kind: the width of the embedding runs through all of it."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.hidden_dim = WIDTH
+        self.embed, self.token = nn.Linear(6, WIDTH), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.places = nn.Parameter(torch.randn(1, TOKENS + 1, WIDTH))
+        self.blocks = nn.ModuleList(kind() for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), self.embed(x)], dim=1) + self.places
+        x = x.reshape(len(x), -1, self.hidden_dim)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+def narrowed(model, kept, heads):
+    """What is left of every weight, written down by hand."""
+    plain, inner = copy.deepcopy(model), [head * SIZE + i for head in heads for i in range(SIZE)]
+    plain.hidden_dim, plain.norm.normalized_shape = len(kept), (len(kept),)
+    with torch.no_grad():
+        for tensor in (plain.embed.bias, plain.token, plain.places, plain.head.weight):
+            tensor.set_(tensor[..., kept].clone())
+        plain.embed.weight.set_(model.embed.weight[kept])
+        for name, value in (("weight", model.norm.weight), ("bias", model.norm.bias)):
+            plain.norm.get_parameter(name).set_(value[kept])
+        for own, block in zip(plain.blocks, model.blocks, strict=True):
+            own.num_heads = len(heads)
+            for name in ("q", "k", "v"):
+                own.get_submodule(name).weight.set_(block.get_submodule(name).weight[inner][:, kept])
+                own.get_submodule(name).bias.set_(block.get_submodule(name).bias[inner])
+            own.out.weight.set_(block.out.weight[kept][:, inner])
+            own.out.bias.set_(block.out.bias[kept])
+    return plain
+
+
+@pytest.mark.parametrize("kind", [Separate, OfItsInput])
+def test_the_width_of_the_embedding_is_cut_through_the_whole_network(kind):
+    torch.manual_seed(0)
+    model = Embedded(kind).eval()
+    tried = with_cuts_tried(model, find_groups(model, X), X)
+    width = next(group for group in tried if group.name == "embed")
+    assert (width.width, width.scope) == (WIDTH, "all")
+    heads = [(group, KEPT) for group in tried if group.unit == "head"]
+    assert len(heads) == 2
+    kept = [0, 1, 2, 4, 5, 7, 11]
+    small, _, checks = cut_all_checked(model, [(width, kept), *heads], X)
+    assert all(check.equal for check in checks.values()), checks
+    assert (small.token.shape, small.places.shape) == ((1, 1, 7), (1, TOKENS + 1, 7))
+    if kind is Separate:
+        assert_close(small(X), narrowed(model, kept, KEPT)(X))
+
+
+def test_a_table_that_layers_compute_goes_with_the_heads():
+    class Looked(Fused):
+        def __init__(self):
+            super().__init__()
+            self.of_distance = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, HEADS, bias=False))
+
+        def forward(self, x):
+            b, n, _ = x.shape
+            token = torch.arange(n)
+            table = self.of_distance(torch.linspace(-1, 1, 2 * n - 1).unsqueeze(1))
+            bias = table[(token[:, None] - token[None, :] + n - 1).flatten()].view(n, n, -1).permute(2, 0, 1)
+            q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+            return self.proj(((q @ k.transpose(-2, -1) + bias).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    model = Tokens(Looked()).eval()
+    group = heads_of(model)
+    assert (group.producers, group.scope) == (("attention.qkv",), "interior")
+    result = cut_checked(model, group, KEPT, {}, X)
+    assert result.done, result.check.reason
+    assert result.model.attention.of_distance[2].out_features == 2
+
+
+def test_what_a_module_keeps_of_its_tensors_is_made_anew():
+    class Keeping(Fused):
+        """Keeps the biases that it looked up, and drops them when it moves, as LeViT does."""
+
+        def __init__(self):
+            super().__init__()
+            self.biases, self.kept = nn.Parameter(torch.randn(HEADS, TOKENS)), {}
+
+        def _apply(self, function, *args, **settings):
+            self.kept = {}
+            return super()._apply(function, *args, **settings)
+
+        def forward(self, x):
+            b, n, _ = x.shape
+            if "bias" not in self.kept:
+                self.kept["bias"] = self.biases[:, torch.zeros(n, n, dtype=torch.int64) + torch.arange(n)]
+            q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+            attention = (q @ k.transpose(-2, -1) + self.kept["bias"]).softmax(-1)
+            return self.proj((attention @ v).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    model = Tokens(Keeping()).eval()
+    with torch.no_grad():
+        model(X)  # fills what it keeps
+    group = heads_of(model)
+    assert group.scope == "interior", group.why_not
+    plan = plan_for(model, [group], [GroupPlan(group.name, selection=Selection(HEADS, KEPT, ""))])
+    assert apply_layout(model, plan.layout)(X).shape == (3, 4)
+
+
+def test_neurons_that_gate_one_another_are_cut_in_pairs():
+    class Gated(nn.Module):
+        def __init__(self, function):
+            super().__init__()
+            self.function = function
+            self.embed, self.both, self.down = nn.Linear(6, WIDTH), nn.Linear(WIDTH, 16), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.down(self.function(self.both(self.embed(x)))).mean(1)
+
+    def swiglu(x):
+        gate, value = x.chunk(2, dim=-1)
+        return nn.functional.silu(gate) * value
+
+    for function in (swiglu, nn.functional.glu):
+        model = Gated(function).eval()
+        group = next(group for group in find_groups(model, X) if group.name == "both")
+        assert (group.width, group.scope) == (8, "interior")
+        assert group.slices[0].positions.tolist() == [[i, i + 8] for i in range(8)]
+        assert cut_checked(model, group, (1, 2, 6), {}, X).done
 
 
 def test_parts_that_meet_no_product_are_divided_as_before():

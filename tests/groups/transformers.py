@@ -111,8 +111,25 @@ class Tabled(Fused):
         return self.proj((attention @ v).transpose(1, 2).reshape(b, n, -1))
 
 
+class Biased(nn.Module):
+    """Biases of queries and values as parameters of their own, joined behind one another, as in BEiT."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = HEADS
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
+        self.q_bias, self.v_bias = nn.Parameter(torch.randn(WIDTH)), nn.Parameter(torch.randn(WIDTH))
+        self.register_buffer("k_bias", torch.zeros(WIDTH), persistent=False)
+
+    def forward(self, x):
+        b, n, _ = x.shape
+        qkv = F.linear(x, self.qkv.weight, torch.cat((self.q_bias, self.k_bias, self.v_bias)))
+        q, k, v = qkv.reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
 class OfItsInput(Fused):
-    """The size of a head taken from the width of the input: it does not run with fewer heads."""
+    """The size of a head taken from the width of the input: as it is, it does not run with fewer heads."""
 
     def forward(self, x):
         b, n, width = x.shape
@@ -142,6 +159,7 @@ KINDS = {
     "chunked": (Chunked, ("to_qkv",), "to_out"),
     "rotated": (Rotated, ("q", "k", "v"), "out"),
     "tabled": (Tabled, ("qkv",), "proj"),
+    "biased": (Biased, ("qkv",), "proj"),
 }
 
 

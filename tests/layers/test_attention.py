@@ -147,3 +147,57 @@ def test_a_vision_transformer_of_torchvision_goes_through_the_chain_and_loads_fr
     towards = {each.layer.rpartition(".")[2]: each.towards for each in result.report.rebuild.layers}
     assert (towards["query"], towards["out_proj"]) == ("output", "sum")
     export_onnx(loaded, tmp_path / "small.onnx", x[:2])  # compares what both compute
+
+
+def tiny_swin(version):
+    vision = import_extra("torchvision", ModelError).models.swin_transformer
+    blocks = {
+        1: (vision.SwinTransformerBlock, vision.PatchMerging),
+        2: (vision.SwinTransformerBlockV2, vision.PatchMergingV2),
+    }
+    block, merging = blocks[version]
+    torch.manual_seed(0)
+    settings = {"num_classes": 3, "block": block, "downsample_layer": merging}
+    model = vision.SwinTransformer([4, 4], 12, [2, 2], [3, 6], [4, 4], **settings).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_attention_in_windows_written_out_changes_no_bit_and_loses_heads(version, tmp_path):
+    model = tiny_swin(version)
+    plain = written_out(model)
+    assert set(plain.state_dict()) == set(model.state_dict())
+    for size in (32, (40, 24), 16):  # shifted; with windows that are padded; one window in the second stage
+        x = torch.randn(2, 3, *(size if isinstance(size, tuple) else (size, size)))
+        assert torch.equal(plain(x), model(x))
+    x = torch.randn(2, 3, 32, 32)
+    heads = [group for group in find_groups(model, x) if group.unit == "head"]
+    assert [(group.width, group.scope) for group in heads] == [(3, "interior")] * 2 + [(6, "interior")] * 2
+    chosen = [(group, tuple(range(0, group.width, 2))) for group in heads]
+    cut, _, checks = cut_all_checked(model, chosen, x)
+    assert all(check.equal for check in checks.values()), checks
+    # In torchvision's own network, which has all heads: zeros where their values would be read.
+    with torch.no_grad():
+        for group in heads:
+            gone = [4 * head + i for head in range(1, group.width, 2) for i in range(4)]
+            model.get_submodule(group.consumers[-1]).weight[:, gone] = 0
+        assert_close(cut(x), model(x), rtol=1e-4, atol=1e-5)
+    if version == 1:
+        export_onnx(cut, tmp_path / "small.onnx", x[:1])
+
+
+def test_windows_are_observed_image_by_image():
+    from cosep.observation import observe
+
+    model, y = written_out(tiny_swin(1)), torch.arange(8) % 2
+    x = torch.randn(8, 3, 32, 32)
+    name = "features.1.0.attn.qkv"
+    found = observe(model, [(x, y)], [name])[name]
+    caught = []
+    model.get_submodule(name).register_forward_hook(lambda *args: caught.append(args[2]))
+    with torch.no_grad():
+        each = [model(image) is not None and caught.pop().mean((0, 1)) for image in x.split(1)]
+    expected = torch.stack([torch.stack(each)[y == label].double().mean(0) for label in range(2)])
+    assert_close(found.mean, expected, rtol=1e-4, atol=1e-5)

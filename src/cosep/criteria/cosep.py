@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -41,8 +42,17 @@ class Cosep:
         with view.stage("profile"):
             salience = view.salience(moments)
             factors = salience if config.profile.magnitude else None
+            spans = view.spans()
+            multivariate = (
+                spans is not None and config.profile.heads == "multivariate" and config.profile.metric == "jm"
+            )
             space = separability_space(
-                moments, config.profile, histograms=histograms, salience=factors, spans=view.spans()
+                moments,
+                config.profile,
+                histograms=histograms,
+                salience=factors,
+                spans=spans,
+                heads=partial(view.heads, config.observe) if multivariate else None,
             )
         with view.stage("select"):
             weights = view.norms()

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from cosep.config import ObserveConfig, PruneConfig
 from cosep.data.batches import even_batches, images_between, small_images
 from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
-from cosep.observation import check_moments, observe, observe_histograms
+from cosep.observation import check_moments, observe, observe_heads, observe_histograms
 from cosep.rebuilding.grams import Grams, gather_grams
-from cosep.records import ClassHistograms, ClassMoments, Group, Layout
+from cosep.records import ClassHistograms, ClassMoments, Group, HeadMoments, Layout
 from cosep.surgery import copied
 
 FITTED = 512  # calibration images behind the Gram matrices of elimination and damage
@@ -103,6 +103,15 @@ class NetworkView:
                 return observe_histograms(copied(self._seen), batches, layers, moments, config=config)
 
         return self.once(("histograms", config, part[0].name), gather)
+
+    def heads(self, config: ObserveConfig, group: Group, classes: tuple[int, ...]) -> list[HeadMoments]:
+        """How the values of a group's heads vary together in some classes: a record for each run of places."""
+        places = {name: _runs(output_columns(group, name, self.layout)) for name in group.producers}
+        moments = self.moments(config)
+        with self.passes.stage("observe", group.name):
+            batches = self.passes.batches(config.images_for(self.classes))
+            found = observe_heads(copied(self._seen), batches, places, moments, classes, config=config)
+        return [each for name in group.producers for each in found[name]]
 
     def looked_at(self) -> LookedAt:
         """What the images show of the layers that read the groups' channels, and images that it was not made from."""
@@ -213,6 +222,10 @@ class GroupView:
         found = self.network.histograms(config or self.config.observe, self.group)
         return [found[name].of_channels(column) for name, column in self._columns()]
 
+    def heads(self, config: ObserveConfig, classes: tuple[int, ...]) -> list[HeadMoments]:
+        """How the values of each head vary together, queries, keys and values apart, however they are made."""
+        return self.network.heads(config, self.group, classes)
+
     def norms(self) -> Tensor:
         """The L2 norm of each channel's filters: (width,)."""
         return channel_norms(self.model, self.group, self.layout)
@@ -232,3 +245,13 @@ class GroupView:
     def _columns(self) -> list[tuple[str, Tensor]]:
         group = self.group
         return [(name, column) for name in group.producers for column in output_columns(group, name, self.layout)]
+
+
+def _runs(columns: Sequence[Tensor]) -> list[Tensor]:
+    """Places of heads in a layer's output, (heads, span) each: those that follow one another belong together.
+
+    A layer that makes queries, keys and values has three such runs.
+    """
+    places = torch.stack(list(columns), dim=1)
+    apart = (places.diff(dim=1) != 1).any(0).nonzero().flatten() + 1
+    return list(places.tensor_split(apart.tolist(), dim=1))

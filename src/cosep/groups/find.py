@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosep.errors import TraceError
 from cosep.groups.flow import Flow, SideKey, follow
-from cosep.layers import HEADS, INNER_WIDTHS, kind_of, number_of, written_out
+from cosep.layers import HEADS, INNER_WIDTHS, forget_computed, kind_of, number_of, written_out
 from cosep.models.acceptance import check_structure
 from cosep.records import Group, Scope, Side, Slice
 
@@ -34,7 +34,10 @@ def find_groups(model: nn.Module, example_input: Tensor, *, time_limit: float = 
             f"the model cannot be copied ({type(error).__name__}: {error}). "
             "Remove tensors that are results of computations from its attributes, or detach them."
         ) from error
-    flow = Flow(written_out(private).eval())
+    private = written_out(private).eval()
+    for module in private.modules():
+        forget_computed(module)
+    flow = Flow(private)
     _within(time_limit, flow, example_input.detach()[:1].clone())
     return assemble(flow)
 
@@ -96,7 +99,8 @@ def _follow_training(flow: Flow, example: Tensor, deadline: float) -> None:
     """Some layers run, and some buffers are filled, in training mode only: a second pass learns what they tie."""
     calls, macs, places = Counter(flow.calls), Counter(flow.macs), dict(flow.places)
     attended = list(flow.attended)
-    flow.model.train()
+    for module in flow.model.train().modules():
+        forget_computed(module)
     try:
         with torch.random.fork_rng(devices=[example.device] if example.is_cuda else []):
             follow(flow, torch.cat([example, example]), deadline, returned="returned in training")
@@ -155,6 +159,8 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
         members[0], key=lambda k: (order.get(k[0], order.get(k[0].rpartition(".")[0], len(order))), k[1] == "in")
     )
     producers = [k[0] for k in keys if _produces(flow, k)]
+    if "heads" in notes:  # what layers make of positions, one number for each head, is cut with it but makes no head
+        producers = [p for p in producers if len(members[0][p, "out"]) > 1] or producers
     # A gate (squeeze-and-excitation) has one place an image where the main path has many: it comes last.
     widest = max((flow.places.get(p, 1) for p in producers), default=1)
     producers.sort(key=lambda p: flow.places.get(p, 1) == 1 and widest > 1)
@@ -198,7 +204,9 @@ def _group(flow: Flow, members: list[dict[SideKey, list[int]]], fixed: str | Non
         return replace(group, scope="all", why_not=f"tied by an addition{f' with {named}' if named else ''}")
     if "shared" in notes:
         return replace(group, scope="all", why_not="tied by weights that layers share")
-    if "parts" in notes and "heads" not in notes:
+    # One half of a layer that gates the other (SwiGLU) is a split, too, but no other layer has a part in it.
+    gated = "gated" in notes and len(producers) == 1
+    if "parts" in notes and "heads" not in notes and not gated:
         return replace(group, scope="all", why_not="tied by a split or a shuffle: equal parts must stay equal")
     return group
 
@@ -215,7 +223,7 @@ def _numbers(flow: Flow, producers: Sequence[str], slices: Sequence[Slice]) -> t
     places = next((s for s in slices if s.side == "in" and s.module in flow.modules), slices[0])
     size = len(flow.sides[places.module, places.side])
     found = []
-    for holder in dict.fromkeys(s.module.rpartition(".")[0] for s in slices if s.module in flow.modules):
+    for holder in _around([s.module for s in slices if s.module in flow.modules]):
         module = flow.modules[holder]
         for name in HEADS:
             count = number_of(module, name)
@@ -225,6 +233,16 @@ def _numbers(flow: Flow, producers: Sequence[str], slices: Sequence[Slice]) -> t
             if number_of(module, name) == size and size == places.positions.numel():
                 found.append(Slice(f"{holder}.{name}", "out", places.positions))
     return tuple(found)
+
+
+def _around(layers: Sequence[str]) -> list[str]:
+    """The modules that layers are in: the one of each, and those above it up to the first that holds all of them."""
+    split = [layer.split(".") for layer in layers]
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == split[0][shared] for path in split):
+        shared += 1
+    found = [".".join(path[:n]) for path in split for n in range(len(path) - 1, max(shared, 1) - 1, -1)]
+    return list(dict.fromkeys([*(".".join(path[:-1]) for path in split), *found]))
 
 
 def _unique_names(groups: list[Group]) -> list[Group]:

@@ -39,7 +39,7 @@ class Info:
     """What is known of one tensor: the label of each place, and the parameter axes it is made of."""
 
     labels: Tensor | None = None
-    axes: dict[AxisKey, Tensor] = field(default_factory=dict)
+    axes: dict[AxisKey, Tensor] = field(default_factory=dict)  # -1 in places that are made of something else
     computed: bool = False  # made of parameters by more than moving them
 
 
@@ -95,8 +95,8 @@ def side_of(flow: Flow, key: AxisKey) -> SideKey | None:
         side = kind.side_of(module, attribute, axis)
         return None if side is None else (path, side)
     tensor = flow.tensors[name]
-    if tensor.ndim == 2 and axis == 1 and min(tensor.shape) > 1:
-        return name, "in"  # a table of positions with a column for each head
+    if axis == tensor.ndim - 1 and sum(size > 1 for size in tensor.shape) == 2:
+        return name, "in"  # a table of positions with a column for each head, or for each channel
     if axis != bare_axis(tensor):
         return None
     return name, "out"
@@ -235,7 +235,7 @@ class _Tracer(TorchDispatchMode):
 
     def tie_axes(self, tensor: Tensor, axis: int, labels: Tensor, skip: frozenset[str] = frozenset()) -> bool:
         """Say that a tensor made of parameters has these channels along an axis; False if that cannot be."""
-        fine = True
+        fine, held = True, torch.zeros(len(labels), dtype=torch.bool)
         for key, index in self.info(tensor).axes.items():
             if key[0] in skip or axis not in varying(index):
                 continue
@@ -244,8 +244,10 @@ class _Tracer(TorchDispatchMode):
                 fine = False
                 continue
             reason = f"held by {key[0]} together with something of fixed size"
-            self.labels.merge(self.flow.side(side)[index.reshape(-1)], labels, reason)
-        return fine
+            own = index.reshape(-1) >= 0
+            self.labels.merge(self.flow.side(side)[index.reshape(-1)[own]], labels[own], reason)
+            held |= own
+        return fine and bool(held.all() or not held.any())
 
     def layer(self, weight: Tensor, operation: str) -> tuple[str, Any] | None:
         """The layer whose own weight an operation is given, possibly normalised on the way; None for anything else."""
@@ -397,9 +399,13 @@ class _Tracer(TorchDispatchMode):
             if varying(labels) and set(varying(labels)) <= set(varying(lead)):
                 # Heads that are turned by their positions are added to themselves, which ties nothing.
                 turned = torch.equal(lead, labels) and self.is_heads(lead)
+                # What layers make of positions and add to the scores of each head is no other part of the network.
+                turned |= self.is_heads(lead) and not self.is_heads(labels)
                 self.labels.merge(lead, labels, f"combined with channels padded by constants in {self.where}")
                 if name not in ops.PRODUCTS and not turned:
                     self.labels.note(lead, "sum")
+                elif name == "mul" and torch.equal(lead, labels):
+                    self.labels.note(lead, "gated")
             elif varying(labels):
                 self.labels.fix(lead, reason)
                 self.labels.fix(labels, reason)
@@ -418,6 +424,7 @@ class _Tracer(TorchDispatchMode):
         size = (1,) * (labels.ndim - tensor.ndim) + tuple(tensor.shape)
         meeting = {d for d in varying(labels) if size[d] > 1}
         tied: set[int] = set()
+        held = torch.zeros((1,) * labels.ndim, dtype=torch.bool)
         for key, raw in self.info(tensor).axes.items():
             index = aligned(raw, labels.ndim)
             along = set(varying(index))
@@ -427,20 +434,29 @@ class _Tracer(TorchDispatchMode):
             if side is None or not along <= meeting:
                 self.labels.fix(labels, f"combined with {key[0]}, whose axes cannot be cut")
             else:
-                self.labels.merge(self.flow.side(side)[index], labels, f"held by {key[0]} beside constants")
+                of, met = torch.broadcast_tensors(index, labels)
+                own = of >= 0
+                self.labels.merge(self.flow.side(side)[of[own]], met[own], f"held by {key[0]} beside constants")
+                held = held | own
             tied |= along
-        if meeting - tied:
+        if meeting - tied or (held.any() and not held.all()):
             self.labels.fix(labels, reason)
 
     def look_up(self, call: Call) -> None:
         """Rows of a table that numbers choose: its other axes stay what they are."""
         x = call.args[0]
         info = self.info(x)
+        labels = None
         if info.labels is not None:
-            self.unknown(call.name, call.args, call.kwargs)
-            return
+            labels = compress(self.labels.canonical(info.labels))
+            chosen = {d: index for d, index in enumerate(call.args[1]) if index is not None}
+            numbers = all(i.dtype == torch.int64 and self.info(i).labels is None for i in chosen.values())
+            if not numbers or set(chosen) & set(varying(labels)):
+                self.unknown(call.name, call.args, call.kwargs)
+                return
+            labels = moved(labels, x.shape, lambda t: call.func(t, *call.args[1:]))
         axes = {k: moved(v, x.shape, lambda t: call.func(t, *call.args[1:])) for k, v in info.axes.items()}
-        self.put(call.result, Info(axes=axes, computed=info.computed))
+        self.put(call.result, Info(labels, axes, info.computed))
 
     def made_like(self, x: Tensor, result: Tensor) -> None:
         """A tensor made on the device of another: of its shape it holds its channels, else none."""
@@ -499,7 +515,7 @@ class _Tracer(TorchDispatchMode):
         )
         if not plain or alone:
             for f in found:
-                self.labels.fix(f, f"used by a product in {self.where} that mixes it with something else")
+                self.labels.fix(f, f"multiplied by other channels in {self.where}, as within one head of attention")
             return
         for f in found:
             self.labels.merge(lead, f, f"attended to together with constants in {self.where}")
@@ -592,10 +608,13 @@ class _Tracer(TorchDispatchMode):
         dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.ndim
         infos = [self.info(t) for t in tensors]
         if all(i.labels is None for i in infos):
-            return  # made of parameters or constants only: what they are joined into is not followed
+            if name == "cat":
+                self.join_parameters(tensors, infos, dim, result)
+            return
+        along = {d for i in infos if i.labels is not None for d in varying(compress(self.labels.canonical(i.labels)))}
         parts = []
         for tensor, info in zip(tensors, infos, strict=True):
-            labels = info.labels
+            labels = self.of_parameter(tensor, along) if info.labels is None else info.labels
             labels = (
                 torch.full((1,) * tensor.ndim, CONSTANT) if labels is None else compress(self.labels.canonical(labels))
             )
@@ -615,6 +634,26 @@ class _Tracer(TorchDispatchMode):
             self.labels.note(joined, "sum")
             joined = compress(self.labels.canonical(joined))
         self.put(result, Info(joined))
+
+    def join_parameters(self, tensors: Sequence[Tensor], infos: Sequence[Info], dim: int, result: Tensor) -> None:
+        """Parameters one behind the other, such as the biases of queries, keys and values."""
+        axes: dict[AxisKey, Tensor] = {}
+        for number, info in enumerate(infos):
+            for key, index in info.axes.items():
+                if key in axes or varying(index) != (dim,):
+                    return  # what it is joined into is not followed
+                parts = [torch.full((t.shape[dim],), -1) for t in tensors]
+                parts[number] = index.reshape(-1)
+                axes[key] = _along(torch.cat(parts), dim, result.ndim)
+        self.put(result, Info(axes=axes, computed=any(info.computed for info in infos)))
+
+    def of_parameter(self, tensor: Tensor, along: set[int]) -> Tensor | None:
+        """The labels of a parameter that is joined to activations, such as a class token; None for anything else."""
+        for key, index in self.info(tensor).axes.items():
+            side = side_of(self.flow, key)
+            if side is not None and varying(index) and set(varying(index)) == along and bool((index >= 0).all()):
+                return self.flow.side(side)[index]
+        return None
 
     def pick(self, name: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         x = args[0]
@@ -638,6 +677,19 @@ class _Tracer(TorchDispatchMode):
             values = [m[i] for m in made]
             chosen = values.pop(0) if labels is not None else None
             self.put(output, Info(chosen, dict(zip(info.axes, values, strict=True)), info.computed))
+
+    def gate(self, x: Tensor, dim: int, result: Tensor) -> None:
+        """One half multiplied by the sigmoid of the other."""
+        info = self.info(x)
+        if info.labels is None:
+            return
+        labels: Tensor | None = compress(self.labels.canonical(info.labels))
+        assert labels is not None
+        if dim % x.ndim in varying(labels):
+            labels = self.parts("chunk", labels, dim % x.ndim, [result, result])
+        if labels is not None:
+            self.labels.note(labels, "gated")
+            self.put(result, Info(compress(labels.expand(x.shape).chunk(2, dim)[0])))
 
     def parts(self, name: str, labels: Tensor, dim: int, outputs: Sequence[Tensor]) -> Tensor | None:
         """The labels of a tensor whose channel axis is taken apart, tied so that parts stay equal; None if fixed."""
@@ -690,6 +742,7 @@ _RULES = _table(
     (["native_group_norm"], lambda t, c: t.norm(c.args[0], c.args[1:3], _first(c.result), axis=1)),
     (["native_layer_norm"], lambda t, c: t.norm(c.args[0], c.args[2:4], _first(c.result), axis=c.args[0].ndim - 1)),
     (["copy"], lambda t, c: t.copy(c.args, c.result)),
+    (["glu"], lambda t, c: t.gate(c.args[0], c.args[1] if len(c.args) > 1 else -1, c.result)),
     (["_local_scalar_dense"], lambda t, c: t.leaves(c.args[0], "item")),
     (ops.IDENTITY, lambda t, c: t.put_all(c.result, t.info(c.args[0]))),
     (ops.POINTWISE, lambda t, c: t.pointwise(c.name, c.args, c.kwargs, c.result)),

@@ -92,6 +92,8 @@ class Scout(TorchDispatchMode):
                 self.meet(tensor)
         elif name in ops.MOVES or name in ops.PICKS or name == "expand":
             self.move(func, args, kwargs, result)
+        elif name in ("cat", "stack"):
+            self.join(name, args, kwargs, result)
         elif name in ops.POINTWISE or name in ops.KEEPS_SHAPE or name == "native_layer_norm":
             out = result[0] if isinstance(result, (list, tuple)) else result
             self.known[out] = {key: aligned(index, out.ndim) for key, index in fields.items()}
@@ -107,7 +109,7 @@ class Scout(TorchDispatchMode):
         """Carry the axes that are known; where a reshape makes axes, these are known from here on."""
         self.reshapes += 1
         kept = {k: moved(v, x.shape, lambda t: t.reshape(result.shape)) for k, v in fields.items()}
-        if result.ndim > x.ndim:
+        if result.ndim >= x.ndim and result.shape != x.shape:
             self.shapes[self.reshapes] = tuple(result.shape)
             for axis, size in enumerate(result.shape):
                 if size > 1:
@@ -122,6 +124,14 @@ class Scout(TorchDispatchMode):
         for i, output in enumerate(result if isinstance(result, (list, tuple)) else [result]):
             own = {k: m[i] if isinstance(m, (list, tuple)) else m for k, m in made.items()}
             self.known[output] = {k: moved(v, output.shape, copy.copy) for k, v in own.items()}
+
+    def join(self, name: str, args: Any, kwargs: Any, result: Tensor) -> None:
+        """Positions are turned part by part: an axis stays what it is if tensors are joined along another one."""
+        dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.ndim
+        fields = self.fields(args[:1], {})
+        if name == "stack":
+            fields = {key: index.unsqueeze(dim) for key, index in fields.items()}
+        self.known[result] = {key: index for key, index in fields.items() if dim not in varying(index)}
 
     def meet(self, tensor: Tensor) -> None:
         """An operand of a product: all its axes but the last two are told apart."""

@@ -7,11 +7,14 @@ followed. So wherever a network is followed or cut, this stands in its place: sa
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from cosep.layers.windows import WindowAttention, is_torchvision_window
 
 
 class PlainAttention(nn.Module):
@@ -107,24 +110,34 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 def written_out(model: nn.Module) -> nn.Module:
     """The model, or, where it has attention to be written out, a copy with that and with the same other tensors."""
-    if not any(_replaceable(module) for module in model.modules()):
+    if not any(_plain(module) for module in model.modules()):
         return model
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     model = copy.deepcopy(model, memo)
     made: dict[int, nn.Module] = {}
-    if _replaceable(model):
-        return PlainAttention(model)  # type: ignore[arg-type]
+    if plain := _plain(model):
+        return plain(model)
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            if _replaceable(child):
-                made.setdefault(id(child), PlainAttention(child))  # type: ignore[arg-type]
+            if plain := _plain(child):
+                made.setdefault(id(child), plain(child))
                 parent._modules[name] = made[id(child)]
     return model
+
+
+def _plain(module: nn.Module) -> Callable[[Any], nn.Module] | None:
+    """What writes a module out; None where it stays as it is."""
+    if _replaceable(module):
+        return PlainAttention
+    return WindowAttention if is_torchvision_window(module) and not _hooked(module) else None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def _replaceable(module: nn.Module) -> bool:
     """Whether a module is torch's own attention, with nothing about it that the plain one does not have."""
     if type(module) is not nn.MultiheadAttention:
         return False
-    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return module.bias_k is None and module.bias_v is None and not module.add_zero_attn and not hooked
+    return module.bias_k is None and module.bias_v is None and not module.add_zero_attn and not _hooked(module)

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from cosep.records import Side
 
 # Layers written by hand repeat their width under one of these names.
-_WIDTHS = ("num_features", "num_channels", "channels", "normalized_shape")
+_WIDTHS = ("num_features", "num_channels", "channels")
+_SHAPES = ("normalized_shape", "bias_shape")  # the last entry of these
 
 
 def bare_axis(tensor: Tensor, side: Side = "out") -> int:
@@ -28,5 +29,13 @@ def resize_bare(module: nn.Module, before: int, count: int) -> None:
         held = module.__dict__.get(name)
         if held == before and isinstance(held, int):
             setattr(module, name, count)
-        elif isinstance(held, (tuple, torch.Size)) and tuple(held) == (before,):
-            setattr(module, name, (count,))
+    for name in _SHAPES:
+        held = module.__dict__.get(name)
+        if isinstance(held, (tuple, torch.Size)) and held[-1:] == (before,):
+            setattr(module, name, (*held[:-1], count))
+
+
+def forget_computed(module: nn.Module) -> None:
+    """Let a module drop what it keeps of its tensors between passes, as it does when they move to another device."""
+    if type(module)._apply is not nn.Module._apply:
+        module._apply(lambda tensor: tensor)

@@ -12,6 +12,7 @@ from cosep.layers.bare import bare_axis
 from cosep.layers.convolution import Convolution
 from cosep.layers.kind import LayerKind, MixingKind
 from cosep.layers.linear import Linear
+from cosep.layers.narrow import INNER
 from cosep.layers.normalisation import CHANNEL_NORM, GroupNorm, LayerNorm
 from cosep.layers.numbers import number_of
 from cosep.records import Side
@@ -55,7 +56,11 @@ def holder(modules: Mapping[str, nn.Module], name: str) -> tuple[nn.Module, str 
     """A module by name, or the module that holds a bare tensor or a number of channels, and that attribute."""
     if name in modules:
         return modules[name], None
-    path, _, attribute = name.rpartition(".")
+    path, inner, attribute = name.rpartition(f".{INNER}.")
+    if inner:
+        attribute = f"{INNER}.{attribute}"
+    else:
+        path, _, attribute = name.rpartition(".")
     parent = modules.get(path)
     held = {} if parent is None else {**parent._parameters, **parent._buffers}
     if parent is None or (attribute not in held and number_of(parent, attribute) is None):

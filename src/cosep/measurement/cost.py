@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cosep.layers import kind_of, mixing_kind_of, written_out
 from cosep.models.modes import device_of, evaluating
+from cosep.models.passes import FunctionalLinears
 from cosep.records import LayerCost
 
 
@@ -73,12 +74,13 @@ def layer_macs(model: nn.Module, example_input: Tensor) -> dict[str, LayerCost]:
         before = found[name].product if name in found else 0.0
         found[name] = LayerCost(inputs, outputs, before + per_value * values.numel())
 
+    layers = {name: module for name, module in model.named_modules() if mixing_kind_of(module) is not None}
     one = example_input[:1].to(device_of(model))
     with ExitStack() as stack:
-        for name, module in model.named_modules():
-            if mixing_kind_of(module) is not None:
-                stack.callback(module.register_forward_hook(partial(note, name)).remove)
+        for name, module in layers.items():
+            stack.callback(module.register_forward_hook(partial(note, name)).remove)
         stack.enter_context(evaluating(model))
+        stack.enter_context(FunctionalLinears(model, layers, lambda name, output: note(name, layers[name], (), output)))
         model(one)
     return found
 
@@ -104,8 +106,8 @@ def layer_parameters(model: nn.Module) -> dict[str, LayerCost]:
 def _bare_cost(parameter: Tensor) -> LayerCost:
     """A table of rows and columns grows with both; anything else with its channels."""
     size = parameter.numel()
-    if parameter.ndim == 2 and min(parameter.shape) > 1:
-        return LayerCost(parameter.shape[1], parameter.shape[0], float(size))
+    if sum(length > 1 for length in parameter.shape) == 2 and parameter.shape[-1] > 1:
+        return LayerCost(parameter.shape[-1], size // parameter.shape[-1], float(size))
     return LayerCost(1, size, 0.0, size)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import ModelError, TraceError
+from cosep.layers import TakesPlain, TellsWidth
 
 # Modules of torch that hold packed integers where layers have weights.
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized", "torch.ao.nn.intrinsic.quantized")
@@ -131,7 +132,8 @@ def warn_of_hooks(model: nn.Module) -> None:
     found: list[str] = []
     for name, module in model.named_modules():
         tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        if any(getattr(module, table, None) for table in tables):
+        hooks = [hook for table in tables for hook in getattr(module, table, {}).values()]
+        if any(not isinstance(hook, (TellsWidth, TakesPlain)) for hook in hooks):
             found.append(name or "the model itself")
     if found:
         named = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from cosep.errors import CalibrationError, ModelError
 from cosep.models.modes import device_of
@@ -72,3 +75,42 @@ def input_of(batch: Any, model: nn.Module) -> Tensor:
 def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a layer is called with, be it by place or by name."""
     return args[0] if args else next(iter(kwargs.values()))
+
+
+class FunctionalLinears(TorchFunctionMode):
+    """Finds linear layers whose weights a model uses without calling them: `F.linear(x, self.qkv.weight, ...)`."""
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module], found: Callable[[str, Tensor], None]) -> None:
+        """found: told the name and the output of each such layer, whenever it is used so."""
+        super().__init__()
+        held = Counter(id(tensor) for m in model.modules() for tensor in m._parameters.values())
+        own = {name: m for name, m in layers.items() if isinstance(m, nn.Linear) and held[id(m.weight)] == 1}
+        self.layers = {id(module.weight): (name, module) for name, module in own.items()}
+        self.found = found
+        self.running: set[str] = set()  # layers that were called as such
+
+    def __enter__(self) -> FunctionalLinears:
+        self.handles = [
+            handle
+            for name, module in self.layers.values()
+            for handle in (
+                module.register_forward_pre_hook(lambda *_, name=name: self.running.add(name), prepend=True),
+                module.register_forward_hook(lambda *_, name=name: self.running.discard(name), always_call=True),
+            )
+        ]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        for handle in self.handles:
+            handle.remove()
+        super().__exit__(*raised)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is F.linear:
+            weight = args[1] if len(args) > 1 else (kwargs or {})["weight"]
+            layer = self.layers.get(id(weight))
+            if layer is not None and layer[0] not in self.running:
+                self.found(layer[0], result)
+        return result

@@ -1,6 +1,6 @@
 """Stage 2: what every channel does for every class, in one pass over calibration data."""
 
-from cosep.observation.collect import observe, observe_histograms
+from cosep.observation.collect import observe, observe_heads, observe_histograms
 from cosep.observation.moments import (
     check_moments,
     class_histograms,
@@ -17,6 +17,7 @@ __all__ = [
     "merge_all",
     "merge_all_histograms",
     "observe",
+    "observe_heads",
     "observe_histograms",
     "tapped",
 ]

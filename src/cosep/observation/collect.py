@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import torch
 from torch import Tensor, nn
 
-from cosep.config import ObserveConfig, Tap
+from cosep.config import ObserveConfig
 from cosep.data.batches import pair_of
 from cosep.errors import CalibrationError
 from cosep.models.modes import device_of, evaluating
 from cosep.models.passes import PassEnded, one_path
 from cosep.observation.checks import check_classes, check_declared, checked_labels, checked_layers, enumerated
-from cosep.observation.moments import RunningHistograms, RunningMoments
-from cosep.observation.taps import tapped
-from cosep.records import ClassHistograms, ClassMoments
+from cosep.observation.moments import RunningHeads, RunningHistograms, RunningMoments
+from cosep.observation.taps import Caught, tapped
+from cosep.records import ClassHistograms, ClassMoments, HeadMoments
 
 Progress = Callable[[int], None]  # told the number of images seen so far, after every batch
 
@@ -59,7 +59,7 @@ def observe(
         # All layers side by side: one accumulation a batch, however many layers there are.
         state.add(_side_by_side(pooled, state.device), labels, names, widths)
 
-    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch, whole)
+    images = _run(model, loader, names, add, config, classes, device, max_images, on_batch, whole)
     if state is None or images == 0:
         raise CalibrationError(
             "the calibration loader gave no images; at least 2 images of each of 2 classes are needed. Check that its "
@@ -103,7 +103,7 @@ def observe_histograms(
         state.add(_side_by_side(pooled, state.device), labels)
 
     # The first pass was over the same data, so there is nothing left to check behind the layers.
-    images = _run(model, loader, names, add, config.tap, classes, device, max_images, on_batch, whole=False)
+    images = _run(model, loader, names, add, config, classes, device, max_images, on_batch, whole=False)
     if state is None or images == 0:
         raise CalibrationError(
             "the loader gave no images in the second pass; it must give the same data again. "
@@ -116,12 +116,42 @@ def observe_histograms(
     }
 
 
+def observe_heads(
+    model: nn.Module,
+    loader: Iterable[object],
+    places: Mapping[str, Sequence[Tensor]],
+    moments: Mapping[str, ClassMoments],
+    chosen: Sequence[int],
+    *,
+    config: ObserveConfig | None = None,
+    device: torch.device | str | None = None,
+    max_images: int | None = None,
+) -> dict[str, list[HeadMoments]]:
+    """How the values of each head vary together in each of the chosen classes: {layer: records, one a place}.
+
+    `places` are (heads, span) columns of a layer's output. This is a second pass over the data of `moments` (of
+    `observe`, with the same settings), whose means it takes. Memory is classes · heads · span² numbers.
+    """
+    config = config or ObserveConfig()
+    names = list(checked_layers(model, places))
+    running = {name: [RunningHeads(moments[name], columns, chosen) for columns in places[name]] for name in names}
+
+    def add(pooled: list[Tensor], labels: Tensor) -> None:
+        for name, values in zip(names, pooled, strict=True):
+            for each in running[name]:
+                each.add(values, labels)
+
+    classes = max(moments[name].classes for name in names)
+    _run(model, loader, names, add, config, classes, device, max_images, None, whole=False)
+    return {name: [each.moments() for each in running[name]] for name in names}
+
+
 def _run(
     model: nn.Module,
     loader: Iterable[object],
     names: list[str],
     add: Callable[[list[Tensor], Tensor], None],
-    tap: Tap,
+    config: ObserveConfig,
     classes: int | None,
     device: torch.device | str | None,
     max_images: int | None,
@@ -140,7 +170,7 @@ def _run(
     seen = 0
     # Not inference_mode: a model may keep a tensor that it makes on its first pass, and train with it later.
     way = one_path(model) if whole else nullcontext(lambda _: None)
-    with evaluating(model), way as check_path, tapped(model, names, tap) as latest:
+    with evaluating(model), way as check_path, _tapped(model, names, config) as latest:
         for number, batch in enumerate(loader):
             inputs, found = pair_of(batch, f"batch {number} of the calibration loader")
             labels = checked_labels(found, len(inputs), classes)
@@ -154,6 +184,7 @@ def _run(
                 model(inputs.to(place, non_blocking=True))
             check_path(f"batch {number}")
             # Not a generator: one that is left suspended by an error would leave its hooks on the model.
+            _join_windows(model, names, latest, len(labels))
             add(_checked_taps(names, latest, len(labels)), labels)
             seen += len(labels)
             if on_batch is not None:
@@ -161,6 +192,18 @@ def _run(
             if seen == max_images:
                 break
     return seen
+
+
+def _tapped(model: nn.Module, names: list[str], config: ObserveConfig) -> AbstractContextManager[Caught]:
+    return tapped(model, names, config.tap, tokens=config.tokens)
+
+
+def _join_windows(model: nn.Module, names: list[str], latest: dict[str, Tensor], images: int) -> None:
+    """Attention in windows has these in the place of the batch, all of one image behind one another: their mean."""
+    for name in names:
+        within = name in latest and hasattr(model.get_submodule(name.rpartition(".")[0]), "window_size")
+        if within and len(latest[name]) > images and len(latest[name]) % images == 0:
+            latest[name] = latest[name].unflatten(0, (images, -1)).mean(1)
 
 
 def _checked_taps(names: list[str], latest: dict[str, Tensor], images: int) -> list[Tensor]:

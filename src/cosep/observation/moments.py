@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cosep.errors import CalibrationError
 from cosep.observation.checks import as_tensor, check_classes, check_declared, check_finite, checked_labels
-from cosep.records import ClassHistograms, ClassMoments
+from cosep.records import ClassHistograms, ClassMoments, HeadMoments
 
 _ROWS = 4096  # of a matrix that are treated at once: bounds the float64 copy and the class indicators
 
@@ -210,3 +210,28 @@ def _with_classes(moments: ClassMoments, classes: int) -> ClassMoments:
         moments.low,
         moments.high,
     )
+
+
+class RunningHeads:
+    """The scatter matrices of heads in some of the classes, added up batch by batch around means that are known."""
+
+    def __init__(self, moments: ClassMoments, columns: Tensor, classes: Sequence[int]) -> None:
+        """columns: (heads, span) channels of the moments."""
+        device = moments.mean.device
+        self.columns, self.classes = columns.to(device), tuple(classes)
+        index = torch.tensor(self.classes, dtype=torch.int64, device=device)
+        self.count, self.mean = moments.count[index], moments.mean[index][:, self.columns]  # (classes, heads, span)
+        self.scatter = self.mean.new_zeros((*self.mean.shape, columns.shape[1]))
+
+    def add(self, values: Tensor, labels: Tensor) -> None:
+        """values: (batch, channels) of a layer."""
+        values, labels = values.to(self.mean.device)[:, self.columns].double(), labels.to(self.mean.device)
+        present = set(labels.unique().tolist())
+        for position, label in enumerate(self.classes):
+            if label in present:
+                apart = values[labels == label] - self.mean[position]
+                self.scatter[position] += torch.einsum("nhs,nht->hst", apart, apart)
+
+    def moments(self) -> HeadMoments:
+        """What was added up, class by class in the order given."""
+        return HeadMoments(self.count, self.mean, self.scatter)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from cosep.config import Tap
+from cosep.config import Tap, Tokens
 from cosep.errors import CalibrationError
 from cosep.layers import channel_axis
-from cosep.models.passes import PassEnded
+from cosep.models.passes import FunctionalLinears, PassEnded
 from cosep.observation.checks import checked_layers
 
 # By name, so that F.relu, torch.relu, Tensor.relu and their in-place forms are one thing.
@@ -48,10 +48,13 @@ class Caught(dict[str, Tensor]):
 
 
 @contextmanager
-def tapped(model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pooled: bool = True) -> Iterator[Caught]:
+def tapped(
+    model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pooled: bool = True, tokens: Tokens = "mean"
+) -> Iterator[Caught]:
     """Yield a dict that every forward pass refills: {layer: pooled activation (batch, channels)}, or unpooled ones.
 
-    Convolutions give the mean over space, linear layers the value, and linear layers on sequences the mean over tokens.
+    Convolutions give the mean over space, linear layers the value, and linear layers on sequences the mean over tokens,
+    or with tokens="first" the value of the first one.
     With tap="activation" it is what the layer's activation makes of its output: the output is followed through
     normalization and dropout into the first activation, be it a module or a function. Where something else uses the
     output first (a sum, a convolution, a pooling), the value as it reaches that use is taken.
@@ -59,11 +62,14 @@ def tapped(model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pool
     A layer that runs twice in one pass is refused: its calls have different inputs, hence different statistics.
     """
     modules = checked_layers(model, layers)
-    pools = {name: pool_of(module) if pooled else torch.clone for name, module in modules.items()}
+    pools = {name: pool_of(module, tokens) if pooled else torch.clone for name, module in modules.items()}
     latest = Caught(len(modules))
     with ExitStack() as stack:
         # First of all root hooks to run, and last of all to be removed.
         _hook(stack, model.register_forward_pre_hook(lambda *_: latest.clear(), prepend=True))
+        stack.enter_context(
+            FunctionalLinears(model, modules, lambda name, output: latest.catch(name, pools[name](output)))
+        )
         if tap == "output":
             for name, module in modules.items():
                 _hook(stack, module.register_forward_hook(partial(_store, latest, name, pools[name])))
@@ -77,9 +83,11 @@ def tapped(model: nn.Module, layers: Iterable[str], tap: Tap = "output", *, pool
         yield latest
 
 
-def pool_of(module: nn.Module) -> _Pool:
+def pool_of(module: nn.Module, tokens: Tokens = "mean") -> _Pool:
     """How this layer's output becomes (batch, channels): last in linear layers, second in most others."""
-    return _pool_last if channel_axis(module) == -1 else _pool_second
+    if channel_axis(module) != -1:
+        return _pool_second
+    return _pool_first if tokens == "first" else _pool_last
 
 
 def _pool_second(output: Tensor) -> Tensor:
@@ -88,6 +96,11 @@ def _pool_second(output: Tensor) -> Tensor:
 
 def _pool_last(output: Tensor) -> Tensor:
     return _mean(output, range(1, output.ndim - 1))
+
+
+def _pool_first(output: Tensor) -> Tensor:
+    """The first token of (batch, tokens, channels); anything else has none, and gives its mean."""
+    return output[:, 0].clone() if output.ndim == 3 else _pool_last(output)
 
 
 def _mean(output: Tensor, dims: range) -> Tensor:

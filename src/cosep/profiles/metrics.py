@@ -62,6 +62,49 @@ def jm_histogram(count: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return (root[first] - root[second]).square().sum(dim=-1).T
 
 
+def shrunk(scatter: Tensor, count: Tensor) -> Tensor:
+    """Covariances (..., p, p) from scatter matrices of `count` samples (...), shrunk towards equal variances.
+
+    By as much as Oracle Approximating Shrinkage says (Chen et al., 2010), which needs no more than the two.
+    """
+    size = scatter.shape[-1]
+    n = count.double()
+    covariance = scatter / n[..., None, None]
+    trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
+    squares = covariance.square().sum((-2, -1))  # tr(S²)
+    above = (1 - 2 / size) * squares + trace.square()
+    below = (n + 1 - 2 / size) * (squares - trace.square() / size)
+    share = torch.where(below > above, above / below.clamp(min=1e-300), 1.0)[..., None, None]
+    identity = torch.eye(size, dtype=scatter.dtype, device=scatter.device)
+    return (1 - share) * covariance + share * (trace / size)[..., None, None] * identity
+
+
+def multivariate_bhattacharyya(mean: Tensor, covariance: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Bhattacharyya distance in p values: (classes, heads, p) and (classes, heads, p, p) -> (heads, pairs)."""
+    gap = (mean[first] - mean[second]).unsqueeze(-1)  # (pairs, heads, p, 1)
+    root = torch.linalg.cholesky((covariance[first] + covariance[second]) / 2)
+    between = gap.mul(torch.cholesky_solve(gap, root)).sum((-2, -1)) / 8
+    own = _half_log_determinant(torch.linalg.cholesky(covariance))
+    spread = _half_log_determinant(root) - (own[first] + own[second]) / 2
+    return (between + spread).clamp(min=0).T
+
+
+def _half_log_determinant(root: Tensor) -> Tensor:
+    return root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def standardised(mean: Tensor, scatter: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and scatter matrices of heads with every value in units of its deviation within classes.
+
+    Distances are the same in any unit; the shrinkage, which treats all values alike, is not. A value that does not vary
+    within classes has a unit so small that classes with other means are infinitely far apart in it.
+    """
+    variance = scatter.diagonal(dim1=-2, dim2=-1).sum(0) / count.sum()  # (heads, p)
+    largest = mean.abs().amax(0)
+    unit = variance.sqrt().clamp(min=torch.where(largest > 0, ROUNDING * largest, 1.0))
+    return mean / unit, scatter / (unit.unsqueeze(-1) * unit.unsqueeze(-2))
+
+
 GAUSSIAN_METRICS: dict[str, GaussianMetric] = {"jm": jm, "hellinger": hellinger, "wasserstein": wasserstein}
 
 

@@ -11,9 +11,16 @@ from torch import Tensor
 
 from cosep.config import Metric, ProfileConfig, check_choice
 from cosep.errors import CalibrationError, ConfigError
-from cosep.profiles.metrics import GAUSSIAN_METRICS, jm_histogram
+from cosep.profiles.metrics import (
+    GAUSSIAN_METRICS,
+    ROUNDING,
+    jm_histogram,
+    multivariate_bhattacharyya,
+    shrunk,
+    standardised,
+)
 from cosep.profiles.screen import top_classes
-from cosep.records import ClassHistograms, ClassMoments, Space
+from cosep.records import ClassHistograms, ClassMoments, HeadMoments, Space
 
 BLOCK_BYTES = 64 * 2**20  # the working memory for one block of class pairs
 _TEMPORARIES = 8  # about so many arrays of a block's size live at once inside a metric
@@ -69,16 +76,18 @@ def separability_space(
     histograms: ClassHistograms | Sequence[ClassHistograms] | None = None,
     salience: Tensor | None = None,
     spans: Sequence[int] | None = None,
+    heads: Callable[[tuple[int, ...]], Sequence[HeadMoments]] | None = None,
 ) -> Space:
     """Distances between the profiles of a layer's channels, over all classes or the best separated `max_classes`.
 
     Several moments describe channels with several producers (layers that an addition ties together): a channel's
     profile is the concatenation of its producers' profiles. `spans` says how many moments in a row are places of one
     producer's channels (heads of attention): their distances are joined to one profile, in which the order of the
-    places within a head does not matter. Classes with fewer than two samples are left out of the
-    pairs, and named in the space. `salience` (channels,) multiplies each channel's profile: a
-    space in which magnitude counts. Only one block of class pairs is ever in memory, and the result is the same to the
-    last bit on any number of threads.
+    places within a head does not matter. `heads` gives, for the classes that are compared, how the values of each head
+    vary together: then a head's profile is their multivariate distance instead, one for each record. Classes with fewer
+    than two samples are left out of the pairs, and named in the space. `salience` (channels,) multiplies each channel's
+    profile: a space in which magnitude counts. Only one block of class pairs is ever in memory, and the result is the
+    same to the last bit on any number of threads.
     """
     config = config or ProfileConfig()
     producers = [moments] if isinstance(moments, ClassMoments) else list(moments)
@@ -91,8 +100,18 @@ def separability_space(
     first, second = torch.triu_indices(len(classes), len(classes), offset=1, device=device)
     squared: Tensor | None = None
     separability = torch.zeros(channels, dtype=torch.float64, device=device)
+    together = 0
     parts = _in_spans(list(zip(producers, binned, strict=True)), spans)
-    for part in parts:
+    for of_heads in heads(classes) if heads is not None else ():
+        size = max(BLOCK_BYTES // (8 * _TEMPORARIES * of_heads.scatter[0].numel()), 1)
+        pairs = zip(first.split(size), second.split(size), strict=True)
+        profiler = _multivariate(of_heads)
+        of_producer, sums = _square_sums((profiler(i, j).T * factor for i, j in pairs), _power_of_two(2 * factor))
+        squared = of_producer if squared is None else squared.add_(of_producer)
+        separability += sums / len(first)
+        together += 1
+    separability /= max(together, 1)
+    for part in parts if heads is None else ():
         producer, histogram = part[0]
         profiler = _joined([_profiler(m, classes, config.metric, h) for m, h in part], config.metric)
         bound = torch.stack([_largest(m, classes, config.metric) for m, _ in part]).amax(dim=0)
@@ -161,6 +180,16 @@ def _profiler(
     mean, var = moments.mean[index].double(), moments.variance[index].double()
     function = GAUSSIAN_METRICS[metric]
     return lambda first, second: function(mean, var, first, second)
+
+
+def _multivariate(heads: HeadMoments) -> Profiler:
+    """The Jeffries-Matusita distance of classes in all values of a head together."""
+    count = heads.count.unsqueeze(1).expand(heads.mean.shape[:2])
+    mean, scatter = standardised(heads.mean, heads.scatter, heads.count)
+    covariance = shrunk(scatter, count)
+    # A head without any variance within a class: as good as none, but with a root.
+    covariance = covariance + ROUNDING * torch.eye(covariance.shape[-1]).to(covariance)
+    return lambda first, second: -2 * torch.expm1(-multivariate_bhattacharyya(mean, covariance, first, second))
 
 
 _Place = tuple[ClassMoments, ClassHistograms | None]

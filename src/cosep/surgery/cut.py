@@ -12,13 +12,16 @@ from torch import Tensor, nn
 
 from cosep.errors import PlanError, TraceError
 from cosep.layers import (
+    INNER,
     TensorCut,
     bare_axis,
     cuttable,
+    forget_computed,
     holder,
     number_of,
     places_now,
     resize_bare,
+    set_number,
     side_size,
     written_out,
 )
@@ -103,7 +106,11 @@ def cut(model: nn.Module, plan: Plan, groups: Iterable[Group] | None = None) -> 
 def _shared_copy(model: nn.Module, groups: Iterable[Group]) -> nn.Module:
     """A copy of the modules that the groups' cuts change and of those around them; all else is shared."""
     names = dict(model.named_modules(remove_duplicate=False))
-    touched = [names.get(s.module) or names[s.module.rpartition(".")[0]] for g in groups for s in g.slices]
+    touched: list[nn.Module] = []
+    for piece in (piece for group in groups for piece in group.slices):
+        module, attribute = holder(names, piece.module)
+        # A module that is told its inner width changes what it calls, too.
+        touched += module.modules() if attribute is not None and attribute.startswith(INNER) else [module]
     held = {id(t) for module in touched for t in _own(module)}
     changed = {id(module) for module in touched} | {id(m) for m in names.values() if held & {id(t) for t in _own(m)}}
     around: set[int] = set()
@@ -169,13 +176,14 @@ class _Surgeon:
             return
         self.visited.add((id(module), f"{attribute}.{side}"))
         if attribute is not None and number_of(module, attribute) is not None:
-            setattr(module, attribute, len(index))
+            set_number(module, attribute, len(index))
             return
         if attribute is not None:
             tensor: Tensor = getattr(module, attribute)
             axis = bare_axis(tensor, side)
             self._take(module, TensorCut(attribute, axis, index))
             resize_bare(module, tensor.shape[axis], len(index))
+            forget_computed(module)
             return
         kind = cuttable(module, name)
         refusal = kind.refusal(module, side, index, grouped)

@@ -69,7 +69,7 @@ def _selecting(name: str, cut: nn.Module, keep: Keep) -> Callable[..., Tensor]:
         kind = kind_of(module)
         norm = kind is not None and kind.over_channels
         into = keep.get((name, "out" if norm else "in"))
-        axis = channel_axis(module)
+        axis = _axis_of(module, x, norm)
         seen = x if into is None else x.index_select(axis, into.to(x.device))
         rows = keep.get((name, "out"))
         # Its tensors are taken from the former layer, not from the cut one: a wrong slice must not be its own witness.
@@ -80,6 +80,17 @@ def _selecting(name: str, cut: nn.Module, keep: Keep) -> Callable[..., Tensor]:
         return full.index_copy_(axis, rows.to(x.device), made.to(full.dtype))
 
     return hook
+
+
+def _axis_of(module: nn.Module, x: Tensor, norm: bool) -> int:
+    """Along which axis of its input a layer has its channels; layers derived from a LayerNorm differ in that."""
+    kind = kind_of(module)
+    if norm and kind is not None:
+        size = kind.size(module, "out")
+        fitting = [axis for axis in (1, -1) if x.shape[axis] == size]
+        if len(fitting) == 1:
+            return fitting[0]
+    return channel_axis(module)
 
 
 def _sliced(module: nn.Module, into: Tensor | None, rows: Tensor | None) -> dict[str, Tensor]:
