@@ -142,6 +142,16 @@ def test_removals_gathered_over_many_columns_agree_with_least_squares():
             assert choice.error == pytest.approx(left / whole, abs=1e-6)
 
 
+@pytest.mark.parametrize(("units", "taps"), [(6, 27), (18, 9), (160, 1)])
+def test_the_last_channel_may_be_the_one_whose_removal_is_applied_together_with_others(units, taps):
+    inputs, weight, metric = layer(0, units=units, taps=taps, rows=2 * units * taps)
+    found = eliminate(consumer(inputs, weight, metric), ridge=0)
+    assert sorted(found.order.tolist()) == list(range(units))
+    assert found.errors[0] == pytest.approx(1, abs=1e-6)  # without any channel everything is lost
+    left, whole = lost(inputs, weight, metric, found.order[-1:].tolist())
+    assert found.errors[1] == pytest.approx(left / whole, abs=1e-6)
+
+
 def test_a_consumer_that_reads_nothing_keeps_any_channels():
     found = eliminate(Consumer(torch.eye(6), torch.zeros(2, 3, 2)))
     assert found.kept(2).kept.tolist() == [0, 1]

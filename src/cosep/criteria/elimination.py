@@ -220,7 +220,7 @@ class _Remaining:
 
     def settle(self) -> None:
         """Nothing is pending: every unit listed is there."""
-        by_unit = self.weight.view(len(self.units), self.problem.taps, -1)
+        by_unit = self.weight.view(len(self.units), self.problem.taps, self.weight.shape[1])  # units may be none
         self.blocks = _diagonal_blocks(self.inverse, self.problem.taps)
         self.powers = by_unit @ by_unit.transpose(1, 2)
         room = PENDING + self.problem.taps
