@@ -142,3 +142,10 @@ def test_settings_of_the_version_before_are_read_with_a_warning():
         config = replace_settings(preset(), former)
     assert (config.rebuild.solve, config.rebuild.images, config.rebuild.pull) == (False, 70, 0.1)
     assert (config.recover.epochs, config.recover.group_epochs) == (None, 3.0)  # it was the length for each group
+
+
+@pytest.mark.parametrize("section", ["select", "surgery", "recover", "rebuild", "limits"])
+def test_a_file_of_an_earlier_version_with_a_number_for_a_section_is_refused_by_name(section):
+    file = {"observe": {}, "profile": {}, "select": {}, "surgery": {}, "recover": {}, section: 2.5}
+    with pytest.raises(ConfigError, match=section):
+        replace_settings(preset(), file)

@@ -382,21 +382,25 @@ def upgraded(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as an earlier version wrote them, in the form of this one: no second seed, None for "no limit", and the
     rebuild in a section of its own."""
     new = dict(changes)
-    if isinstance(surgery := new.get("surgery"), Mapping) and surgery.keys() & _MOVED.keys():
+    if any(
+        not isinstance(new.get(name, {}), Mapping) for name in ("surgery", "rebuild", "recover", "select", "limits")
+    ):
+        return new  # no settings of any version; who reads them says what is wrong
+    if (surgery := new.get("surgery", {})).keys() & _MOVED.keys():
         new["surgery"] = {name: value for name, value in surgery.items() if name not in _MOVED}
         moved = {there: surgery[name] for name, there in _MOVED.items() if there and name in surgery}
         new["rebuild"] = {**moved, **new.get("rebuild", {})}
-        recover = new.get("recover")
-        if isinstance(recover, Mapping) and "epochs" in recover and "group_epochs" not in recover:
+        recover = new.get("recover", {})
+        if "epochs" in recover and "group_epochs" not in recover:
             # A whole file of the version before, in which this was the length for each group.
             rest = {name: value for name, value in recover.items() if name != "epochs"}
             new["recover"] = {**rest, "group_epochs": recover["epochs"]}
     if new.keys() >= {"observe", "profile", "select", "surgery", "recover"} and "order" not in new:
         # A whole file of a version that knew but one order, one criterion and one rule.
         new |= {"order": "one-by-one", "select": {"criterion": "cosep", "width_rule": "knee", **new["select"]}}
-    if isinstance(select := new.get("select"), Mapping):
+    if select := new.get("select"):
         new["select"] = {name: value for name, value in select.items() if name != "seed"}
-    if isinstance(limits := new.get("limits"), Mapping):
+    if limits := new.get("limits"):
         unlimited = {"max_drop": 100.0, "max_macs": "", "max_params": "", "max_latency_ms": 0.0}
         new["limits"] = {k: None if k in unlimited and v == unlimited[k] else v for k, v in limits.items()}
     return new

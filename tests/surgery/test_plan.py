@@ -151,6 +151,9 @@ _GONE = object()
         (_with(["layout", 0, "kept"], []), r"layout\[0\].kept is empty"),
         (_with(["layout", 0, "module"], None), r"layout\[0\].module is NoneType; str is needed"),
         (_with(["fingerprint"], _GONE), "has no 'fingerprint'"),
+        (_with(["input"], 7), "the plan.input is int; list is needed"),
+        (_with(["notes"], 7), "notes must hold text only"),
+        (_with(["cost"], 7), "cost is a int; a JSON object is needed"),
     ],
 )
 def test_a_damaged_document_is_refused_with_what_is_wrong_and_where(plan, change, message):

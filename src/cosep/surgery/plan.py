@@ -292,7 +292,7 @@ def _one_plan(top: Mapping[str, Any]) -> Plan:
             raise PlanError(f"{where}.kept is empty; at least one position must stay.")
     if len({g.group for g in groups}) < len(groups):
         raise PlanError("the plan names a group twice.")
-    shape = _integers(top.get("input") or [], "input", ascending=False)
+    shape = _integers(_get(top, "input", list, "the plan") if top.get("input") else [], "input", ascending=False)
     return Plan(
         groups=tuple(groups),
         layout=layout,
