@@ -1,6 +1,7 @@
 """Heads of attention: found however it is written, cut with everything that counts them, and proven."""
 
 import copy
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -168,6 +169,31 @@ def test_a_network_whose_attention_was_told_is_saved_exported_and_cut_again(tmp_
     fewer = next(group for group in again if group.unit == "head")
     assert (fewer.width, fewer.scope) == (2, "interior")
     assert cut_checked(small, fewer, (1,), {}, X).done
+
+
+def test_attention_that_was_told_its_width_may_call_its_layers_with_named_tuples():
+    class Grid(NamedTuple):
+        rows: int
+        columns: int
+
+    class Gridded(nn.Linear):
+        def forward(self, x, grid):
+            assert (grid.rows * grid.columns, type(grid)) == (TOKENS, Grid)
+            return super().forward(x)
+
+    class InGrid(OfItsInput):
+        def __init__(self):
+            super().__init__()
+            self.before = Gridded(WIDTH, WIDTH)
+
+        def forward(self, x):
+            return super().forward(x) + 0 * self.before(x, Grid(1, TOKENS)).mean()
+
+    torch.manual_seed(0)
+    model = Tokens(InGrid()).eval()
+    heads = next(group for group in with_cuts_tried(model, find_groups(model, X), X) if group.unit == "head")
+    assert heads.scope == "interior", heads.why_not
+    assert cut_checked(model, heads, KEPT, {}, X).done
 
 
 class Stubborn(OfItsInput):

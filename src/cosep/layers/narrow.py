@@ -56,7 +56,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Narrow):
         return value.tensor
     if isinstance(value, (tuple, list)):
-        return type(value)(_plain(each) for each in value)
+        plain = [_plain(each) for each in value]
+        if hasattr(value, "_fields"):  # a named tuple takes its entries one by one
+            return type(value)(*plain)
+        return type(value)(plain)
     return {key: _plain(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
