@@ -68,10 +68,6 @@ class HeadMoments:
     mean: Tensor  # (classes, heads, span)
     scatter: Tensor  # (classes, heads, span, span)
 
-    @property
-    def classes(self) -> int:
-        return self.mean.shape[0]
-
 
 @dataclass(frozen=True, eq=False)
 class ClassHistograms:
