@@ -157,6 +157,22 @@ def test_a_layer_that_is_called_twice_is_left_alone():
     assert groups["a"].why_not == "module b is called several times"
 
 
+def test_a_layer_that_is_used_twice_without_being_called_is_left_alone():
+    class Twice(nets.Plain):
+        def __init__(self):
+            super().__init__()
+            self.u, self.v, self.f = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = F.linear(self.a(x).mean((2, 3)), self.v.weight, self.v.bias)  # used once: that is fine
+            x = F.relu(F.linear(x, self.u.weight, self.u.bias))
+            return self.f(F.linear(x, self.u.weight))
+
+    groups = groups_of(Twice)
+    assert groups["a"].scope == "interior", groups["a"].why_not
+    assert groups["v"].why_not == "module u is called several times"
+
+
 def test_a_parametrised_layer_is_left_alone():
     class Parametrised(nets.Plain):
         def __init__(self):

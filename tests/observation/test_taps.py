@@ -131,6 +131,47 @@ def test_a_layer_that_runs_twice_is_refused(tap):
         run(Shared(), torch.randn(3, 2), ["fc"], tap)
 
 
+class Uncalled(nn.Module):
+    """A linear layer whose weight is used, and which is never called."""
+
+    def __init__(self, times=1):
+        super().__init__()
+        self.fc, self.times = nn.Linear(2, 2), times
+
+    def forward(self, x):
+        for _ in range(self.times):
+            x = F.relu(F.linear(x, self.fc.weight, self.fc.bias))
+        return x
+
+
+def test_a_layer_that_is_used_without_being_called_is_followed_as_one_that_is():
+    torch.manual_seed(0)
+    model, x = Uncalled(), torch.randn(3, 2)
+    output = x @ model.fc.weight.detach().T + model.fc.bias.detach()
+    assert (output < 0).any()
+    assert_close(run(model, x, ["fc"], "output")["fc"], output)
+    assert_close(run(model, x, ["fc"], "activation")["fc"], output.clamp(min=0))
+
+
+@pytest.mark.parametrize("tap", ["output", "activation"])
+def test_a_layer_that_is_used_twice_without_being_called_is_refused(tap):
+    with pytest.raises(CalibrationError, match="layer 'fc' ran twice in one forward pass"):
+        run(Uncalled(times=2), torch.randn(3, 2), ["fc"], tap)
+
+
+def test_only_networks_with_linear_layers_to_look_at_run_in_a_mode_of_torch():
+    class Seeing(nn.Module):
+        def forward(self, x):
+            modes.append(torch.overrides._get_current_function_mode())
+            return x
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), Seeing(), nn.Flatten(), nn.Linear(4, 2))
+    for layers, expected in (["0"], 0), (["0", "3"], 1):
+        modes = []
+        run(model, torch.randn(2, 3, 3, 3), layers)
+        assert len([mode for mode in modes if mode is not None]) == expected
+
+
 def test_a_layer_with_several_outputs_is_refused():
     model = nn.Sequential(nn.LSTM(2, 3))
     with pytest.raises(CalibrationError, match="layer '0' returned tuple; only layers whose output is one tensor"):

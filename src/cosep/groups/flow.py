@@ -327,6 +327,8 @@ class _Tracer(TorchDispatchMode):
             self.fix(self.info(weight), reason)
             return
         path, _ = found
+        if path not in self.stack and len(self.flow.aliases.get(f"{path}.weight", ())) == 1:
+            self.flow.calls[path] += 1  # used without being called: F.linear(x, self.layer.weight)
         entering = self.act(x, x.ndim - 1, f"its channels are not where the linear layer {path} expects them")
         self.flow.macs[path] += result.numel() // max(1, self.batch) * x.shape[-1]
         out, into = self.flow.side((path, "out")), self.flow.side((path, "in"))

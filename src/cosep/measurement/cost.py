@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cosep.layers import kind_of, mixing_kind_of, written_out
 from cosep.models.modes import device_of, evaluating
-from cosep.models.passes import FunctionalLinears
+from cosep.models.passes import functional_linears
 from cosep.records import LayerCost
 
 
@@ -80,7 +80,9 @@ def layer_macs(model: nn.Module, example_input: Tensor) -> dict[str, LayerCost]:
         for name, module in layers.items():
             stack.callback(module.register_forward_hook(partial(note, name)).remove)
         stack.enter_context(evaluating(model))
-        stack.enter_context(FunctionalLinears(model, layers, lambda name, output: note(name, layers[name], (), output)))
+        stack.enter_context(
+            functional_linears(model, layers, lambda name, output: note(name, layers[name], (), output))
+        )
         model(one)
     return found
 

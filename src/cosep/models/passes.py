@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from cosep.errors import CalibrationError, ModelError
+from cosep.layers import kind_of
 from cosep.models.modes import device_of
 
 
@@ -77,19 +78,30 @@ def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0] if args else next(iter(kwargs.values()))
 
 
-class FunctionalLinears(TorchFunctionMode):
-    """Finds linear layers whose weights a model uses without calling them: `F.linear(x, self.qkv.weight, ...)`."""
+def functional_linears(
+    model: nn.Module, layers: Mapping[str, nn.Module], found: Callable[[str, Tensor], None]
+) -> AbstractContextManager[object]:
+    """Within it, `found` is told the name and the output of linear layers whose weights are used without a call.
 
-    def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module], found: Callable[[str, Tensor], None]) -> None:
-        """found: told the name and the output of each such layer, whenever it is used so."""
+    As in `F.linear(x, self.qkv.weight, ...)`. Weights that modules share say nothing of which of them is meant. Where
+    there is no such layer, as in most convolutional networks, passes run as they always do.
+    """
+    held = Counter(id(tensor) for m in model.modules() for tensor in m.parameters(recurse=False))
+    linear = [(name, m) for name, m in layers.items() if getattr(kind_of(m), "operation", "") == "product"]
+    own = {name: m for name, m in linear if held[id(m._parameters.get("weight"))] == 1}
+    return _FunctionalLinears(own, found) if own else nullcontext()
+
+
+class _FunctionalLinears(TorchFunctionMode):
+    """Looks at every function of torch for products with these layers' weights while the layers are not running."""
+
+    def __init__(self, layers: Mapping[str, nn.Module], found: Callable[[str, Tensor], None]) -> None:
         super().__init__()
-        held = Counter(id(tensor) for m in model.modules() for tensor in m._parameters.values())
-        own = {name: m for name, m in layers.items() if isinstance(m, nn.Linear) and held[id(m.weight)] == 1}
-        self.layers = {id(module.weight): (name, module) for name, module in own.items()}
+        self.layers = {id(module.weight): (name, module) for name, module in layers.items()}
         self.found = found
         self.running: set[str] = set()  # layers that were called as such
 
-    def __enter__(self) -> FunctionalLinears:
+    def __enter__(self) -> _FunctionalLinears:
         self.handles = [
             handle
             for name, module in self.layers.values()

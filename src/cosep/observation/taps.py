@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from cosep.config import Tap, Tokens
 from cosep.errors import CalibrationError
 from cosep.layers import channel_axis
-from cosep.models.passes import FunctionalLinears, PassEnded
+from cosep.models.passes import PassEnded, functional_linears
 from cosep.observation.checks import checked_layers
 
 # By name, so that F.relu, torch.relu, Tensor.relu and their in-place forms are one thing.
@@ -67,17 +67,17 @@ def tapped(
     with ExitStack() as stack:
         # First of all root hooks to run, and last of all to be removed.
         _hook(stack, model.register_forward_pre_hook(lambda *_: latest.clear(), prepend=True))
-        stack.enter_context(
-            FunctionalLinears(model, modules, lambda name, output: latest.catch(name, pools[name](output)))
-        )
+        take: Callable[[str, object], None]
         if tap == "output":
-            for name, module in modules.items():
-                _hook(stack, module.register_forward_hook(partial(_store, latest, name, pools[name])))
+            take = partial(_store, latest, pools)
         else:
             follower = _Follower(latest)
+            take = partial(_follow, follower, pools)
             _hook(stack, model.register_forward_pre_hook(lambda *_: follower.forget(), prepend=True))
-            for name, module in modules.items():
-                _hook(stack, module.register_forward_hook(partial(_follow, follower, name, pools[name])))
+        stack.enter_context(functional_linears(model, modules, take))
+        for name, module in modules.items():
+            _hook(stack, module.register_forward_hook(lambda _, args, output, name=name: take(name, output)))
+        if tap != "output":
             _hook(stack, model.register_forward_hook(lambda *_: follower.settle_all()))
             stack.enter_context(follower)
         yield latest
@@ -110,12 +110,12 @@ def _mean(output: Tensor, dims: range) -> Tensor:
     return output.mean(tuple(dims), dtype=torch.float32 if output.dtype.itemsize < 4 else None)
 
 
-def _store(latest: Caught, name: str, pool: _Pool, _module: nn.Module, _args: Any, output: object) -> None:
-    latest.catch(name, pool(_checked_output(name, output, name in latest)))
+def _store(latest: Caught, pools: Mapping[str, _Pool], name: str, output: object) -> None:
+    latest.catch(name, pools[name](_checked_output(name, output, name in latest)))
 
 
-def _follow(follower: _Follower, name: str, pool: _Pool, _module: nn.Module, _args: Any, output: object) -> None:
-    follower.follow(name, _checked_output(name, output, follower.knows(name)), pool)
+def _follow(follower: _Follower, pools: Mapping[str, _Pool], name: str, output: object) -> None:
+    follower.follow(name, _checked_output(name, output, follower.knows(name)), pools[name])
 
 
 def _checked_output(name: str, output: object, ran_before: bool) -> Tensor:
