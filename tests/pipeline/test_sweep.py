@@ -4,6 +4,7 @@ import gc
 import json
 
 import pytest
+import torch
 from safetensors.torch import save_model
 from typer.testing import CliRunner
 
@@ -11,7 +12,7 @@ import cosep
 from cosep.cli.app import app
 from cosep.config import preset, replace_settings
 from cosep.criteria.view import LookedAt
-from cosep.errors import ConfigError, RunError
+from cosep.errors import ConfigError, ExportError, RunError
 from cosep.rebuilding.grams import Grams
 from cosep.runs.probing import NetworkProbe
 
@@ -51,10 +52,25 @@ def test_what_was_gathered_to_decide_does_not_wait_in_memory_while_sizes_are_reb
         if name == "rebuild":
             gathered.extend(each for each in gc.get_objects() if type(each) in (Grams, LookedAt))
 
+    gc.collect()  # what sweeps of other tests left behind
     cosep.sweep(base, digits.calibration, config=FAST, targets=(0.8, 0.5), callbacks=cosep.Callbacks(on_stage=note))
     assert not gathered
     assert stages.count("rebuild") == 2
     assert stages.count("look") == 1  # and is not gathered again
+
+
+def test_sizes_are_not_given_up_for_times_that_the_runtime_refuses_to_give(monkeypatch):
+    def refused(*_, **__):
+        raise ExportError("no such operator.")
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    data = [(torch.randn(20, 8), torch.arange(20) % 4)]
+    monkeypatch.setattr("cosep.runs.probing.export_onnx", refused)
+    config = replace_settings(FAST, {"limits": {"runtime": "onnxruntime"}})
+    (size,) = cosep.sweep(model, data, config=config, targets=(0.6,)).sizes
+    assert size.note == "the times are PyTorch's, as no such operator"
+    assert size.milliseconds > 0
 
 
 def test_every_size_is_trained_if_asked_for_and_a_second_call_trains_nothing(base, digits, tmp_path):

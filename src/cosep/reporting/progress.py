@@ -279,7 +279,7 @@ class Cell:
     def update(self, done: int, total: int, loss: float) -> None:
         self.course.update(done, total)
         self.loss = loss
-        if time.monotonic() - self._drawn > REDRAWN:
+        if time.monotonic() - self._drawn >= REDRAWN:
             self.draw()
 
     def draw(self) -> None:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from torch import Tensor, nn
 
 from cosep.config import Runtime
-from cosep.errors import ConfigError
+from cosep.errors import ConfigError, ExportError
 from cosep.measurement import latency, macs, onnx_latency, parameters
 from cosep.measurement.cost import layer_macs, layer_parameters
 from cosep.records import Group, Latency, Layout
@@ -33,6 +33,19 @@ def timed(models: Mapping[str, nn.Module], example: Tensor, runtime: Runtime) ->
         for name, model in models.items():
             export_onnx(model, paths[name], example)
         return onnx_latency(paths, example, repeats=LATENCY_REPEATS)
+
+
+def timed_anyhow(
+    models: Mapping[str, nn.Module], example: Tensor, runtime: Runtime
+) -> tuple[dict[str, Latency], tuple[str, ...]]:
+    """As `timed`; in PyTorch, and with a note that says so, where that runtime does not take the models.
+
+    What was pruned and trained is not given up for the want of a figure.
+    """
+    try:
+        return timed(models, example, runtime), ()
+    except ExportError as error:
+        return timed(models, example, "torch"), (f"the times are PyTorch's, as {error}".rstrip("."),)
 
 
 class NetworkProbe:

@@ -13,7 +13,7 @@ from cosep.config import settings
 from cosep.errors import ExportError
 from cosep.measurement import layer_figures, made_now, measure, score
 from cosep.models.modes import laid_out_like
-from cosep.records import Cost, Group, Latency, LayerFigures, Measurement, Outcome, Plan, Selection
+from cosep.records import Cost, Group, LayerFigures, Measurement, Outcome, Plan, Selection
 from cosep.reporting.folders import draw_page
 from cosep.reporting.records import HeldOut, NotPruned, Report, Step
 from cosep.reporting.summary import html_summary, short_summary, whole_summary
@@ -22,7 +22,7 @@ from cosep.runs.folder import Run, weights_digest
 from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
 from cosep.runs.planning import damage_at_half
-from cosep.runs.probing import timed
+from cosep.runs.probing import timed_anyhow
 from cosep.runs.recovering import accuracy_after, length_in_words
 from cosep.runs.state import Batches, Job, State
 from cosep.storage.artifacts import is_saved, load, read_documents, save
@@ -131,7 +131,8 @@ def finished_run(job: Job, state: State, opening: Opening) -> PruneResult:
             scored = score(job.original, evaluate)
             known |= {"accuracy": scored.accuracy, "by_class": scored.by_class}
         after = measure(state.model, job.example, evaluate)
-        times, untimed = _times(job, state)
+        models = {"before": job.original, "after": state.model}
+        times, untimed = timed_anyhow(models, job.example, job.config.limits.runtime)
         layers = layers_of(job, state)
     before = replace(Measurement.from_document(known), latency=times["before"])
     after = replace(after, latency=times["after"])
@@ -160,18 +161,6 @@ def finished_run(job: Job, state: State, opening: Opening) -> PruneResult:
         tidied(job.run)
     job.fabric.barrier()
     return result
-
-
-def _times(job: Job, state: State) -> tuple[dict[str, Latency], tuple[str, ...]]:
-    """Both networks timed in the runtime that will be used; in PyTorch, and a note, where that runtime takes them not.
-
-    What was pruned and trained is not given up for the want of a figure.
-    """
-    models = {"before": job.original, "after": state.model}
-    try:
-        return timed(models, job.example, job.config.limits.runtime), ()
-    except ExportError as error:
-        return timed(models, job.example, "torch"), (f"the times are PyTorch's, as {error}".rstrip("."),)
 
 
 def result_there(opening: Opening) -> PruneResult | None:

@@ -19,7 +19,7 @@ from cosep.runs.estimating import estimated
 from cosep.runs.folder import difference, failing_as_ours, weights_digest, write_atomically
 from cosep.runs.opening import Request, only_deciding, opened_request
 from cosep.runs.planning import damage_at_half, target_for_share
-from cosep.runs.probing import timed
+from cosep.runs.probing import timed_anyhow
 from cosep.runs.recovering import recovered
 from cosep.runs.remaking import resized
 from cosep.runs.state import Batches, Callbacks, Job, State
@@ -201,7 +201,9 @@ def _size(job: Job, state: State, found: Sweep, asked: Asked, evaluate: Batches 
         model = trained.model
         updates = trained.final.updates if trained.final and trained.final.kept else 0
     with job.stage("measure"):
-        times = timed({"before": job.original, "after": model}, job.example, job.config.limits.runtime)["after"]
+        models = {"before": job.original, "after": model}
+        both, untimed = timed_anyhow(models, job.example, job.config.limits.runtime)
+        times = both["after"]
         scored = [None if each is None else accuracy(model, each) for each in (evaluate, job.holdout)]
         return Size(
             target=share,
@@ -213,7 +215,7 @@ def _size(job: Job, state: State, found: Sweep, asked: Asked, evaluate: Batches 
             accuracy=scored[0],
             holdout_accuracy=scored[1],
             widths={name: width.k for name, width in decided.widths.items()},
-            note="" if decided.met else "; ".join(decided.notes),
+            note="; ".join([*(() if decided.met else decided.notes), *untimed]),
             updates=updates,
             untrained=untrained,
         )
