@@ -1,6 +1,7 @@
 """Heads of attention: found however it is written, cut with everything that counts them, and proven."""
 
 import copy
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import pytest
@@ -9,9 +10,11 @@ from torch import nn
 from torch.testing import assert_close
 
 import cosep
+from cosep.criteria.view import NetworkView, Passes
 from cosep.groups import find_groups
 from cosep.measurement import macs, parameters
 from cosep.measurement.cost import layer_macs, layer_parameters
+from cosep.profiles.screen import top_classes
 from cosep.records import GroupPlan, Selection
 from cosep.selection.costs import cost_model
 from cosep.storage.artifacts import load, save
@@ -194,6 +197,36 @@ def test_attention_that_was_told_its_width_may_call_its_layers_with_named_tuples
     heads = next(group for group in with_cuts_tried(model, find_groups(model, X), X) if group.unit == "head")
     assert heads.scope == "interior", heads.why_not
     assert cut_checked(model, heads, KEPT, {}, X).done
+
+
+@pytest.mark.parametrize("most", [100, 3])
+def test_the_values_of_all_heads_are_gathered_in_one_more_pass_each_of_its_own_classes(most):
+    torch.manual_seed(0)
+    model, x, y = Embedded(Separate).eval(), torch.randn(40, TOKENS, 6), torch.arange(40) % 4
+    config = cosep.config.replace_settings(cosep.config.preset(), {"profile": {"max_classes": most}})
+    stages = []
+
+    def stage(name, group):
+        stages.append(name)
+        return nullcontext()
+
+    passes = Passes(lambda images: iter([(x, y)]), lambda batches: batches, dict, stage)
+    groups = [group for group in find_groups(model, X) if group.unit == "head"]
+    view = NetworkView(model, {}, groups, config=config, classes=4, passes=passes, whole=True)
+    for group in groups:
+        classes = top_classes(view.of(group).moments(config.observe), most)
+        assert len(classes) == min(most, 4)
+        records = view.of(group).heads(config.observe, classes)
+        for name, record in zip(group.producers, records, strict=True):
+            caught = []
+            with model.get_submodule(name).register_forward_hook(lambda *args, caught=caught: caught.append(args[2])):
+                model(x)
+            values = caught[0].detach().double().mean(1).unflatten(1, (HEADS, SIZE))
+            for label, scatter in zip(classes, record.scatter, strict=True):
+                for head in range(HEADS):
+                    expected = torch.cov(values[y == label, head].T) * (10 - 1)
+                    assert_close(scatter[head], expected, rtol=1e-4, atol=1e-5)
+    assert stages == ["observe", "observe"]
 
 
 class Stubborn(OfItsInput):

@@ -85,7 +85,7 @@ def seen(tokens):
     loader = list(zip(x.split(16), y.split(16), strict=True))
     moments = observe(model, loader, ["qkv"], config=config)
     columns = torch.tensor([[0, 1, 2], [3, 4, 5]])
-    heads = observe_heads(model, loader, {"qkv": [columns]}, moments, (0, 2), config=config)
+    heads = observe_heads(model, loader, {"qkv": [(columns, (0, 2))]}, moments, config=config)
     return model, x, y, moments["qkv"], heads["qkv"][0]
 
 

@@ -17,6 +17,7 @@ from cosep.config import ObserveConfig, PruneConfig
 from cosep.data.batches import even_batches, images_between, small_images
 from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
 from cosep.observation import check_moments, observe, observe_heads, observe_histograms
+from cosep.profiles.screen import top_classes
 from cosep.rebuilding.grams import Grams, gather_grams
 from cosep.records import ClassHistograms, ClassMoments, Group, HeadMoments, Layout
 from cosep.surgery import copied
@@ -26,6 +27,7 @@ ASIDE = 256  # further images on which damage is measured, at most: the network 
 ALL_ASIDE = 7000  # of all groups together: in a deep network fewer each
 ALL_ASIDE_LARGE = 2100  # the same, of images above 64 x 64
 EVEN = 32  # the number of images set aside is a multiple of this: odd rests of batches have to be traced anew
+HEAD_BYTES = 2**29  # of matrices of heads that are gathered in one pass; a head of 64 values has 32 KB for each class
 HISTOGRAM_BYTES = 2**28  # of histograms that are gathered in one pass; with many classes a pass serves fewer groups
 
 Found = TypeVar("Found")
@@ -75,6 +77,7 @@ class NetworkView:
         self.model, self.layout, self.groups = model, layout, tuple(groups)
         self.config, self.classes, self.passes, self.whole = config, classes, passes, whole
         self._gathered: dict[Hashable, Any] = {}
+        self._of_heads: dict[Hashable, list[HeadMoments]] = {}  # each until it is asked for
         self._watched: nn.Module | None = None
 
     def of(self, group: Group) -> GroupView:
@@ -105,13 +108,41 @@ class NetworkView:
         return self.once(("histograms", config, part[0].name), gather)
 
     def heads(self, config: ObserveConfig, group: Group, classes: tuple[int, ...]) -> list[HeadMoments]:
-        """How the values of a group's heads vary together in some classes: a record for each run of places."""
-        places = {name: _runs(output_columns(group, name, self.layout)) for name in group.producers}
-        moments = self.moments(config)
-        with self.passes.stage("observe", group.name):
+        """How the values of a group's heads vary together in some classes: a record for each run of places.
+
+        It takes a pass over all the images, so what the groups behind it will ask for is gathered along with it.
+        """
+        key = (config, group.name, classes)
+        if key not in self._of_heads:
+            self._of_heads = self._observe_heads(config, group, classes)
+        return self._of_heads.pop(key)
+
+    def _observe_heads(
+        self, config: ObserveConfig, group: Group, classes: tuple[int, ...]
+    ) -> dict[Hashable, list[HeadMoments]]:
+        """What a group asks for, and those behind it as far as there is room, by the key of `heads`."""
+        moments, room = self.moments(config), HEAD_BYTES
+        asked: list[tuple[Hashable, str]] = []
+        places: dict[str, list[tuple[Tensor, tuple[int, ...]]]] = {}
+        for each in self.groups[self.groups.index(group) :]:
+            if each.unit != "head":
+                continue
+            if each is not group:
+                classes = top_classes(self.of(each).moments(config), self.config.profile.max_classes)
+            runs = [(n, run) for n in each.producers for run in _runs(output_columns(each, n, self.layout))]
+            room -= sum(8 * len(classes) * run.numel() * run.shape[1] for _, run in runs)
+            if asked and room < 0:
+                break
+            for name, run in runs:
+                asked.append(((config, each.name, classes), name))
+                places.setdefault(name, []).append((run, classes))
+        with self.passes.stage("observe", self._name):
             batches = self.passes.batches(config.images_for(self.classes))
-            found = observe_heads(copied(self._seen), batches, places, moments, classes, config=config)
-        return [each for name in group.producers for each in found[name]]
+            found = observe_heads(copied(self._seen), batches, places, moments, config=config)
+        records: dict[Hashable, list[HeadMoments]] = {}
+        for key, name in asked:
+            records.setdefault(key, []).append(found[name].pop(0))
+        return records
 
     def looked_at(self) -> LookedAt:
         """What the images show of the layers that read the groups' channels, and images that it was not made from."""

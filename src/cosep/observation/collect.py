@@ -119,22 +119,22 @@ def observe_histograms(
 def observe_heads(
     model: nn.Module,
     loader: Iterable[object],
-    places: Mapping[str, Sequence[Tensor]],
+    places: Mapping[str, Sequence[tuple[Tensor, Sequence[int]]]],
     moments: Mapping[str, ClassMoments],
-    chosen: Sequence[int],
     *,
     config: ObserveConfig | None = None,
     device: torch.device | str | None = None,
     max_images: int | None = None,
 ) -> dict[str, list[HeadMoments]]:
-    """How the values of each head vary together in each of the chosen classes: {layer: records, one a place}.
+    """How the values of each head vary together in some of the classes: {layer: records, one a place}.
 
-    `places` are (heads, span) columns of a layer's output. This is a second pass over the data of `moments` (of
-    `observe`, with the same settings), whose means it takes. Memory is classes · heads · span² numbers.
+    `places` are (heads, span) columns of a layer's output, each with the classes that are wanted of it. This is a
+    second pass over the data of `moments` (of `observe`, with the same settings), whose means it takes. Memory is
+    classes · heads · span² numbers for each place.
     """
     config = config or ObserveConfig()
     names = list(checked_layers(model, places))
-    running = {name: [RunningHeads(moments[name], columns, chosen) for columns in places[name]] for name in names}
+    running = {name: [RunningHeads(moments[name], *place) for place in places[name]] for name in names}
 
     def add(pooled: list[Tensor], labels: Tensor) -> None:
         for name, values in zip(names, pooled, strict=True):

@@ -67,7 +67,8 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
     left = len(job.groups) - len(state.plans)
     seconds: dict[str, float] = {}
     if left and config.select.criterion.startswith(("cosep", "medoid", "random-in")):
-        looks = left if config.order == "one-by-one" else 1
+        heads = sum(group.unit == "head" for group in job.groups) if config.profile.heads == "multivariate" else 0
+        looks = left + heads if config.order == "one-by-one" else 1 + bool(heads)
         seconds["observe"] = looks * (config.observe.images or _images(job.calibration)) * speed.forward
     if left and (config.select.criterion == "elimination" or job.rule.name == "damage"):
         there = _images(job.calibration) or FITTED + ASIDE
