@@ -297,7 +297,7 @@ def narrowed(model, kept, heads):
     return plain
 
 
-@pytest.mark.parametrize("kind", [Separate, OfItsInput])
+@pytest.mark.parametrize("kind", [Separate, OfItsInput, Fused])
 def test_the_width_of_the_embedding_is_cut_through_the_whole_network(kind):
     torch.manual_seed(0)
     model = Embedded(kind).eval()
@@ -306,6 +306,7 @@ def test_the_width_of_the_embedding_is_cut_through_the_whole_network(kind):
     assert (width.width, width.scope) == (WIDTH, "all")
     heads = [(group, KEPT) for group in tried if group.unit == "head"]
     assert len(heads) == 2
+    assert not {piece.module for piece in width.slices if piece.module.endswith("attn_dim")}  # counts heads
     kept = [0, 1, 2, 4, 5, 7, 11]
     small, _, checks = cut_all_checked(model, [(width, kept), *heads], X)
     assert all(check.equal for check in checks.values()), checks

@@ -7,7 +7,7 @@ weighed nor checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -59,7 +59,7 @@ def _with_numbers(model: nn.Module, group: Group, heads: Sequence[Group]) -> Ite
         numbers: list[Slice] = []
     else:  # attention stays as wide inside as it is, whatever becomes of its input
         told = [replace(piece, positions=_none(group.width)) for each in heads for piece in _inner_widths(each)]
-        numbers = _widths(model, group)
+        numbers = _widths(model, group, {piece.module for each in heads for piece in each.slices})
     for more in (numbers, told, [*numbers, *told] if numbers and told else []):
         if more:
             yield replace(group, slices=(*group.slices, *more))
@@ -79,15 +79,15 @@ def _inner_widths(group: Group) -> list[Slice]:
     return found
 
 
-def _widths(model: nn.Module, group: Group) -> list[Slice]:
-    """What the modules around a group's layers say of its width."""
+def _widths(model: nn.Module, group: Group, taken: Container[str]) -> list[Slice]:
+    """What the modules around a group's layers say of its width, but for numbers that are taken: those count heads."""
     modules = dict(model.named_modules())
     around = {path for piece in group.slices for path in _above(piece.module) if path in modules}
     return [
         Slice(f"{path}.{name}" if path else name, "out", torch.arange(group.width).unsqueeze(1))
         for path in sorted(around)
         for name in INNER_WIDTHS
-        if number_of(modules[path], name) == group.width
+        if number_of(modules[path], name) == group.width and f"{path}.{name}" not in taken
     ]
 
 
