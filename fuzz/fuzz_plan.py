@@ -24,11 +24,8 @@ TENSORS = sum(tensor.numel() for tensor in NET.state_dict().values())
 
 def test(data: bytes) -> None:
     plan = plan_from_document(decode(data, "plan.json"))
-    assert (
-        plan_from_document(json.loads(json.dumps(plan_to_document(plan)))) == plan
-        or "NaN" in repr(plan)
-        or "nan" in repr(plan)
-    )
+    written = json.dumps(plan_to_document(plan))  # as text: nan is like itself there
+    assert json.dumps(plan_to_document(plan_from_document(json.loads(written)))) == written
     cut = apply_layout(NET, plan.layout)
     assert sum(tensor.numel() for tensor in cut.state_dict().values()) <= TENSORS
 
