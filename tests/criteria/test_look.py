@@ -50,3 +50,10 @@ def test_the_graph_of_few_large_images_is_held_at_a_time():
     assert max(len(x) for x in few(large)) == 4
     assert sum(len(x) for x in few(large)) == 128
     assert few([]) == []
+
+
+def test_what_a_look_has_freed_is_given_back_once(monkeypatch):
+    times = []
+    monkeypatch.setattr("cosep.criteria.view.give_back_freed_memory", lambda: times.append(1))
+    looked_at(2, 40)
+    assert len(times) == 1

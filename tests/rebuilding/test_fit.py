@@ -4,8 +4,18 @@ import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from cosep.rebuilding.fit import Fitted, Sums, Team, output_moments, pull_for, solved, with_best_constant
+from cosep.rebuilding.fit import (
+    Fitted,
+    Sums,
+    Team,
+    factored,
+    output_moments,
+    pull_for,
+    solved,
+    with_best_constant,
+)
 
 
 def rows_and_targets(rows=400, columns=7, outputs=3, parts=2, seed=0, dtype=torch.float64):
@@ -129,3 +139,34 @@ def test_covariances_of_many_columns_are_numpys_and_symmetric():
     found = summed(x, y).moments().xx[0]
     np.testing.assert_allclose(found.numpy(), np.cov(x[0].numpy().T, bias=True), rtol=1e-9, atol=1e-8)
     assert torch.equal(found, found.T)
+
+
+class Made(TorchDispatchMode):
+    """Keeps every tensor of at least so many numbers that operations make, so that no address is used twice."""
+
+    def __init__(self, least):
+        super().__init__()
+        self.least, self.tensors = least, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(each, torch.Tensor) and each.numel() >= self.least:
+                self.tensors.append(each)
+        return result
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_factor_takes_the_room_of_one_matrix_and_is_numpys(parts):
+    x = torch.randn(parts, 80, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    covariance = x.mT @ x / 80
+    before = covariance.clone()
+    with Made(covariance.numel()) as made:
+        factor, pull = factored(covariance, 1e-3, 1e-16)
+    assert {each.untyped_storage().data_ptr() for each in made.tensors} - {covariance.untyped_storage().data_ptr()} == {
+        factor.untyped_storage().data_ptr()
+    }
+    assert torch.equal(covariance, before)
+    for part, found in zip(covariance.numpy(), factor, strict=True):
+        level = np.trace(part) / len(part)
+        assert_close(found.numpy(), np.linalg.cholesky(part + pull * level * np.eye(len(part))))

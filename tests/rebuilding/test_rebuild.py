@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -238,6 +239,17 @@ def test_values_on_disk_give_nearly_the_same_network():
     inside = rebuild(model, cut, layout, batches).model
     spilled = rebuild(model, cut, layout, batches, RebuildConfig(memory=0.0)).model
     assert error(inside, spilled, batches) < 0.02
+
+
+@pytest.mark.parametrize("memory", [0.0, 1.0])
+def test_freed_memory_goes_back_after_every_layer_once_there_was_no_room(monkeypatch, memory):
+    times = []
+    module = sys.modules[rebuild.__module__]  # the function has its name
+    monkeypatch.setattr(module, "give_back_freed_memory", lambda: times.append(1))
+    model, batches = basic(), images((3, 8, 8))
+    cut, layout = halved(model, batches[0][:1])
+    rebuild(model, cut, layout, batches, RebuildConfig(memory=memory))
+    assert len(times) == (4 if memory == 0 else 0)  # the stem, both convolutions of the block and the classifier
 
 
 def test_only_the_layers_that_may_change_do():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cosep.config import ObserveConfig, PruneConfig
 from cosep.data.batches import even_batches, images_between, small_images
 from cosep.groups.numbering import channel_norms, consumer_norms, output_columns
+from cosep.models.heap import give_back_freed_memory
 from cosep.observation import check_moments, observe, observe_heads, observe_histograms
 from cosep.profiles.screen import top_classes
 from cosep.rebuilding.grams import Grams, gather_grams
@@ -88,6 +89,7 @@ class NetworkView:
         """What `gather` gives, computed for the first group that asks and kept for the others."""
         if key not in self._gathered:
             self._gathered[key] = gather()
+            give_back_freed_memory()  # what the passes needed, and with gradients that is a gigabyte
         return self._gathered[key]
 
     def moments(self, config: ObserveConfig) -> dict[str, ClassMoments]:

@@ -181,11 +181,14 @@ def factored(covariance: Tensor, pull: float, precision: float) -> tuple[Tensor,
     level = spread.mean(-1)
     # Where nothing varies there is nothing to solve: any pull leaves the weights as they are.
     level = torch.where(level > 0, level, torch.ones_like(level))
+    factor = torch.empty_like(covariance.mT, memory_format=torch.contiguous_format).mT  # as LAPACK wants it
     while True:
-        inner = covariance.clone()
-        inner.diagonal(dim1=-2, dim2=-1).add_((pull * level).unsqueeze(-1))
-        factor, failed = torch.linalg.cholesky_ex(inner)
-        own = factor.diagonal(dim1=-2, dim2=-1).square() / inner.diagonal(dim1=-2, dim2=-1)
+        factor.copy_(covariance)
+        diagonal = spread + (pull * level).unsqueeze(-1)
+        factor.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
+        # In place: of 4,608 columns each copy takes 170 MB.
+        _, failed = torch.linalg.cholesky_ex(factor, out=(factor, torch.empty(0, dtype=torch.int32)))
+        own = factor.diagonal(dim1=-2, dim2=-1).square() / diagonal
         if pull >= 1 or (not bool(failed.any()) and bool((own > ROUNDINGS * precision).all())):
             return factor, pull
         pull = min(10 * max(pull, precision), 1.0)

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from cosep.config import RebuildConfig
 from cosep.data.batches import small_images
 from cosep.layers.maps import sampled
+from cosep.models.heap import give_back_freed_memory
 from cosep.models.modes import evaluating
 from cosep.models.tape import Pass, Tape, TapeError, check_tape, record
 from cosep.rebuilding.batchnorm import reestimate_batchnorm
@@ -158,6 +159,9 @@ def _swept(
             done = place
             task.wanted.clear()
             records.append(solve(model, task, sums, config, team))
+            if shelf.spilled:
+                del sums
+                give_back_freed_memory()  # between the values that stay, each layer would leave gaps of its own
     return (*records, *left)
 
 

@@ -84,6 +84,11 @@ class Shelf:
             if (number, step) in self.stored and run.values[step] is None:
                 run.values[step] = self._read(self.stored[number, step])
 
+    @property
+    def spilled(self) -> bool:
+        """Whether there was ever too little room in memory."""
+        return self._file is not None
+
     def close(self) -> None:
         """Give the room on disk back."""
         if self._file is not None:

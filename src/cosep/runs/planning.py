@@ -11,6 +11,7 @@ from torch import nn
 from cosep.config import amount
 from cosep.criteria import Candidates, NetworkView, Passes
 from cosep.measurement import macs, parameters
+from cosep.models.heap import give_back_freed_memory
 from cosep.rebuilding import measure_damage
 from cosep.records import Cost, Group, GroupPlan, Plan, Selection
 from cosep.reporting.folders import write_evidence
@@ -30,7 +31,7 @@ def planned(job: Job, state: State, groups: Sequence[Group]) -> tuple[State, lis
         found = candidates_of_original(job)
         decided = as_found(job, check_met(job, widths_of(job, state, found, target_of(job, state))))
         state = replace(state, limit_notes=(*decided.notes, *searched_words(job, state)))
-        job.memory.pop("view", None)  # all is decided, and the rebuild needs the room
+        forget_view(job)  # all is decided
     else:
         found = candidates_of(job, network_view(job, state, groups))
         decided = Widths({each.group: _alone(job, state, each) for each in found})
@@ -80,6 +81,12 @@ def original_view(job: Job) -> NetworkView:
     if "view" not in job.memory:
         job.memory["view"] = network_view(job, State(job.original), job.groups)
     return job.memory["view"]
+
+
+def forget_view(job: Job) -> None:
+    """Let go of what was gathered of the uncut network: the rebuild needs the room."""
+    if job.memory.pop("view", None) is not None:
+        give_back_freed_memory()
 
 
 def candidates_of(job: Job, network: NetworkView) -> list[Candidates]:

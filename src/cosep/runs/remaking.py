@@ -20,7 +20,14 @@ from cosep.observation.checks import checked_labels
 from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
 from cosep.records import Group, Layout, RebuildRecord, known
 from cosep.runs.fabric import batches_of_rank, same_weights_everywhere, team_of
-from cosep.runs.planning import candidates_of_original, damage_at_half, finished_selections, target_for_share, widths_of
+from cosep.runs.planning import (
+    candidates_of_original,
+    damage_at_half,
+    finished_selections,
+    forget_view,
+    target_for_share,
+    widths_of,
+)
 from cosep.runs.search import with_tried
 from cosep.runs.state import Job, State, calibration_pass, first_images
 from cosep.selection.rules import WIDTH_RULES, Target, Widths
@@ -103,8 +110,8 @@ def resized(
     """The uncut network cut to a target and rebuilt; what was gathered of it once serves every target."""
     found = candidates_of_original(job)
     decided = widths_of(job, state, found, target)
-    if job.rule.name in WIDTH_RULES:  # it has asked for all damage that it will ask for, and the rebuild needs the room
-        job.memory.pop("view", None)
+    if job.rule.name in WIDTH_RULES:  # it has asked for all damage that it will ask for
+        forget_view(job)
     layout: Layout = {}
     for group, selection in zip(job.groups, finished_selections(job, found, decided), strict=True):
         if selection.removed:
