@@ -35,6 +35,7 @@ text { fill: #aab4c2; } .ground { fill: #191f28; } .title, .big, .strong { fill:
 .after, .dot, .ours { fill: #77a9f7; } .before { fill: #3a4659; } .other { fill: #8a97aa; }
 .line { stroke: #323c4a; } .mean { stroke: #e9edf3; } .mark { stroke: #ffa05c; } }
 """
+COLOURS = ("#2159b8", "#b4470a", "#8a4fb0", "#2b8a9e", "#c98a1b", "#4a8a3c", "#7c899c")  # seen on white and on black
 Row = tuple[str, Sequence[float], bool]  # name, values, whether it is the default
 
 
@@ -51,11 +52,17 @@ def main() -> None:
 
 def pictures() -> dict[str, str]:
     """Every picture by the name of its file."""
-    names = ("untrained-resnet20", "untrained-resnet56", "compare-resnet20", "inference-time", "class-subset-resnet32")
-    small, large, trained, times, subsets = (json.loads((RESULTS / f"{name}.json").read_text()) for name in names)
+    names = (
+        "untrained-resnet20", "untrained-resnet56", "compare-resnet20", "inference-time", "class-subset-resnet32",
+        "untrained-resnet20-shares",
+    )  # fmt: skip
+    small, large, trained, times, subsets, sizes = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in names
+    )
     return {
         "resnet56-half.svg": network("resnet56", "ResNet-56", large["cells"]),
         "untrained.svg": untrained({"ResNet-56": large["cells"], "ResNet-20": small["cells"]}),
+        "accuracy-macs.svg": against_macs("ResNet-20", sizes["cells"]),
         "criteria-resnet20.svg": criteria(trained["trials"]),
         "inference-time.svg": inference(times["cells"]),
         "class-count.svg": class_count(subsets["cells"]),
@@ -106,6 +113,54 @@ def untrained(networks: Mapping[str, Mapping[str, Any]]) -> str:
             if found:
                 rows.append((f"{title}, {name}", found, key == "elimination damage"))
     return strip("Test accuracy at half of the MACs, without training; a dot for each seed", rows, 82, 94)
+
+
+def against_macs(title: str, cells: Mapping[str, Any]) -> str:
+    """The test accuracy of every criterion and width rule against the MACs that are left, without training."""
+    names = {
+        "elimination damage": "elimination, damage (default)", "l2 damage": "L2 norm, damage",
+        "cosep damage": "CoSeP, damage", "elimination uniform": "elimination, equal shares",
+        "l2 uniform": "L2 norm, equal shares", "fpgm uniform": "FPGM, equal shares",
+        "random uniform": "random, equal shares",
+    }  # fmt: skip
+    lines = {}
+    for key, name in names.items():
+        sizes = dict.fromkeys(label.rpartition("/")[0] for label in cells if label.startswith(f"{key} "))
+        of_size = [[cell for label, cell in cells.items() if label.rpartition("/")[0] == size] for size in sizes]
+        points = [(100.0, 100 * cells["base"]["accuracy"])]
+        points += [
+            (100 * fmean(c["macs"] for c in found), 100 * fmean(c["accuracy"] for c in found)) for found in of_size
+        ]
+        lines[name] = sorted(points, reverse=True)
+    left, right, top, bottom, high = 66, 640, 66, 420, 93
+    low = 5 * (min(point[1] for points in lines.values() for point in points) // 5)
+    fewest = 5 * (min(point[0] for points in lines.values() for point in points) // 5)
+
+    def place(macs: float, accuracy: float) -> tuple[float, float]:
+        across, up = (100 - macs) / (100 - fewest), (accuracy - low) / (high - low)
+        return left + across * (right - left), bottom - up * (bottom - top)
+
+    head = f"{title} on CIFAR-10: test accuracy without training, against the MACs left"
+    kinds = [f".kind{kind} {{ stroke: {colour}; fill: {colour}; }}" for kind, colour in enumerate(COLOURS)]
+    style = "\n".join(("<style>", *kinds, "polyline[class] { fill: none; stroke-width: 2; }", "</style>"))
+    parts = [style, _text(24, 34, head, "title")]
+    for tick in range(round(low), high + 1, 5):
+        _, y = place(100, tick)
+        parts += [_line("line", left, y, right, y), _text(left - 10, y + 4, f"{tick} %", anchor="end")]
+    for tick in range(100, round(fewest) - 1, -10):
+        x, _ = place(tick, low)
+        parts += [_line("line", x, top, x, bottom), _text(x, bottom + 20, f"{tick} %", anchor="middle")]
+    lowest = top - 12.0
+    for name, points in sorted(lines.items(), key=lambda item: -item[1][-1][1]):
+        kind = f"kind{list(lines).index(name)}"
+        drawn = [place(*point) for point in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
+        parts.append(f'<polyline class="{kind}" points="{path}"/>')
+        parts += [f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in drawn]
+        lowest = max(drawn[-1][1], lowest + 17)  # names that would lie on one another go down
+        parts.append(_box(kind, right + 12, lowest - 5, 11, 11))
+        parts.append(_text(right + 29, lowest + 5, name, "strong" if "default" in name else ""))
+    return _svg(888, bottom + 36, head, parts)
 
 
 def criteria(trials: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import inspect
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,10 +105,14 @@ def file_factory(spec: str, error: type[CosepError]) -> Iterator[Callable[..., A
 
 
 def call_factory(factory: Callable[..., Any], spec: str, error: type[CosepError], **wanted: object) -> Any:
-    """Call a user's factory with those of the wanted arguments that it takes; its failure is told with its name."""
+    """Call a user's factory with those of the wanted arguments that it takes; its failure is told with its name.
+
+    What it prints goes to standard error: standard output is for what a command was asked to print.
+    """
     accepted = inspect.signature(factory).parameters
     try:
-        return factory(**{k: v for k, v in wanted.items() if k in accepted})
+        with redirect_stdout(sys.stderr):
+            return factory(**{k: v for k, v in wanted.items() if k in accepted})
     except Exception as failure:
         raise error(f"{spec} failed: {type(failure).__name__}: {_first_line(failure)}") from failure
 
@@ -121,7 +125,8 @@ def _run_file(path: Path, error: type[CosepError]) -> ModuleType:
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module  # dataclasses and worker processes look their module up
     try:
-        module_spec.loader.exec_module(module)
+        with redirect_stdout(sys.stderr):
+            module_spec.loader.exec_module(module)
     except Exception as failure:
         del sys.modules[name]
         raise error(f"{path} could not be run: {type(failure).__name__}: {_first_line(failure)}") from failure

@@ -250,3 +250,18 @@ def test_control_c_leaves_a_run_that_goes_on(trained, tmp_path):
     assert child.returncode == 130
     assert "the same command goes on in" in said.replace("\n", " ")
     assert (out / "checkpoint.safetensors").exists()
+
+
+def test_what_a_factory_prints_is_not_mixed_with_the_json(tmp_path):
+    file = tmp_path / "talkative.py"
+    file.write_text(
+        "from torch import nn\n"
+        "print('being imported')\n"
+        "def make():\n"
+        "    print('Loaded pretrained weights')\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 2))\n"
+    )
+    done = CliRunner().invoke(app, ["inspect", f"{file}:make", "--input", "3,8,8", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["groups"]
+    assert "Loaded pretrained weights" in done.stderr

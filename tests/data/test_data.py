@@ -1,5 +1,7 @@
+import os
 import re
 import sys
+import warnings
 from importlib.util import find_spec
 
 import pytest
@@ -203,6 +205,21 @@ def test_image_folders_resume_at_any_step(folders, workers):
     assert torch.equal(everything[1][0], resumed[0][0])
     assert [len(y) for _, y in data.test] == [3, 1]
     assert data.holdout.labels.tolist() == [0, 1]
+
+
+@needs_torchvision
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to cores here")
+def test_no_more_processes_read_image_folders_than_there_are_cores(folders):
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        data = load_data(f"imagefolder:{folders}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(list(data.test)) == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert load_data(f"imagefolder:{folders}").test.split.workers == min(2, len(before))
 
 
 @needs_torchvision

@@ -56,7 +56,7 @@ def load_data(
     batch_size: int = 128,
     eval_batch_size: int | None = None,
     augment: bool = True,
-    workers: int = 2,
+    workers: int | None = None,
     image_size: int = SIZE,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -66,9 +66,10 @@ def load_data(
     spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, or `path/to/file.py:factory`, a function that
     returns a tuple (train, test) of loaders or a dict with "train", "test" and, if wanted, "holdout", "calibration",
     "class_names". It may take `batch_size`, `seed` and `holdout`; nothing is held out from its loaders here.
-    `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders, whose
-    images become squares of `image_size`. Inputs are (pixel / 255 - `mean`) / `std`, a number for each channel: those
-    that the network was trained with, if not the data set's usual ones.
+    `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders (by default
+    two, where there are two cores), whose images become squares of `image_size`. Inputs are
+    (pixel / 255 - `mean`) / `std`, a number for each channel: those that the network was trained with, if not the
+    data set's usual ones.
     """
     check_at_least("seed", seed, 0)
     check_at_least("image_size", image_size, 1)
@@ -114,7 +115,7 @@ def _normalised(split: _Split, mean: Sequence[float] | None, std: Sequence[float
     return replace(split, mean=tuple(mean or split.mean), std=tuple(std or split.std))
 
 
-def _read(spec: str, workers: int, image_size: int) -> _Read:
+def _read(spec: str, workers: int | None, image_size: int) -> _Read:
     name, _, directory = spec.partition(":")
     if name == "digits" and not directory:
         return _in_memory(*read_digits())

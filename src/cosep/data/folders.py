@@ -16,12 +16,14 @@ from torch.utils.data import DataLoader, Dataset
 from cosep.data.loader import Batch
 from cosep.data.order import batches_of, chance, epoch_order, steps_of
 from cosep.errors import DataError
+from cosep.measurement.machine import cores
 from cosep.plugins import import_extra
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 224  # of ImageNet's crops; other sizes keep the same proportions
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
+WORKERS = 2  # processes that read images, where there are as many cores
 MOST_ELONGATED = 100  # the longer side over the shorter one, which is resized to a few hundred pixels
 _Item = tuple[int, int]  # which image, and the seed of its augmentation
 
@@ -32,7 +34,7 @@ class FolderSplit:
 
     paths: tuple[str, ...]
     labels: Tensor  # (n,) int64
-    workers: int = 2
+    workers: int
     size: int = SIZE
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
@@ -131,10 +133,11 @@ def _transform(augment: bool, split: FolderSplit) -> Callable[[Any], Tensor]:
 
 
 def read_folders(
-    directory: str | Path, *, workers: int, size: int = SIZE
+    directory: str | Path, *, workers: int | None = None, size: int = SIZE
 ) -> tuple[FolderSplit, FolderSplit, tuple[str, ...]]:
     """The images below DIR/train and DIR/val as (train, test, class names), one class a subfolder."""
     import_extra("torchvision", DataError)
+    workers = min(WORKERS, cores()) if workers is None else workers  # torch warns of more than there are cores
     root = Path(directory).expanduser()
     missing = [str(root / part) for part in ("train", "val") if not (root / part).is_dir()]
     if missing:

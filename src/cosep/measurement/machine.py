@@ -28,8 +28,13 @@ def hardware(device: torch.device) -> str:
     """The device's name: "NVIDIA A100", or the processor's and how many cores this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{_processor()}, {cores} {'core' if cores == 1 else 'cores'}" + (", MPS" if device.type == "mps" else "")
+    count = cores()
+    return f"{_processor()}, {count} {'core' if count == 1 else 'cores'}" + (", MPS" if device.type == "mps" else "")
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:
