@@ -187,7 +187,8 @@ def factored(covariance: Tensor, pull: float, precision: float) -> tuple[Tensor,
         diagonal = spread + (pull * level).unsqueeze(-1)
         factor.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         # In place: of 4,608 columns each copy takes 170 MB.
-        _, failed = torch.linalg.cholesky_ex(factor, out=(factor, torch.empty(0, dtype=torch.int32)))
+        told = torch.empty(0, dtype=torch.int32, device=factor.device)
+        _, failed = torch.linalg.cholesky_ex(factor, out=(factor, told))
         own = factor.diagonal(dim1=-2, dim2=-1).square() / diagonal
         if pull >= 1 or (not bool(failed.any()) and bool((own > ROUNDINGS * precision).all())):
             return factor, pull
