@@ -252,6 +252,61 @@ def test_freed_memory_goes_back_after_every_layer_once_there_was_no_room(monkeyp
     assert len(times) == (4 if memory == 0 else 0)  # the stem, both convolutions of the block and the classifier
 
 
+class Padding(nn.Conv2d):
+    """A convolution with a forward of its own, which pads first, as EfficientNets have it."""
+
+    def __init__(self, inputs, outputs, size, padding, bias):
+        super().__init__(inputs, outputs, size, bias=bias)
+        self.around = [padding] * 4
+
+    def forward(self, x):
+        return F.conv2d(F.pad(x, self.around), self.weight, self.bias, self.stride, self.padding)
+
+
+class Standardised(Padding):
+    """Its weights are not what it multiplies by."""
+
+    def forward(self, x):
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return F.conv2d(F.pad(x, self.around), weight, self.bias, self.stride, self.padding)
+
+
+def with_convolutions(model, kind):
+    """A copy of a `Basic` whose convolutions are of another class, with the same weights."""
+    result = copy.deepcopy(model)
+    for name in ("stem", "a", "b"):
+        old = getattr(model, name)
+        new = kind(old.in_channels, old.out_channels, 3, padding=1, bias=False)
+        new.load_state_dict(old.state_dict())
+        setattr(result, name, new)
+    return result.eval()
+
+
+def test_convolutions_that_pad_by_themselves_are_solved_like_plain_ones():
+    plain, batches = basic(), images((3, 8, 8))
+    padding = with_convolutions(plain, Padding)
+    (cut, layout), (cut_padding, layout_padding) = (halved(m, batches[0][:1]) for m in (plain, padding))
+    assert layout == layout_padding
+    every = RebuildConfig(rows=10_000, positions=64)  # which positions are drawn depends on a step's number
+    expected = rebuild(plain, cut, layout, batches, every)
+    found = rebuild(padding, cut_padding, layout, batches, every)
+    assert [(e.layer, e.towards, e.reason) for e in found.layers] == [
+        (e.layer, e.towards, e.reason) for e in expected.layers
+    ]
+    for x in batches:
+        with torch.no_grad():
+            assert_close(found.model(x), expected.model(x), rtol=1e-3, atol=1e-4)
+
+
+def test_convolutions_that_compute_their_weights_are_not_taken_for_plain_ones():
+    model, batches = with_convolutions(basic(), Standardised), images((3, 8, 8))
+    cut, layout = halved(model, batches[0][:1])
+    done = rebuild(model, cut, layout, batches)
+    assert not {"stem", "a", "b"} & {each.layer for each in done.layers if each.applied}
+    assert torch.equal(done.model.b.weight, cut.b.weight)
+    assert done.divergence <= done.divergence_cut
+
+
 def test_only_the_layers_that_may_change_do():
     model, batches = basic(), images((3, 8, 8))
     cut, layout = halved(model, batches[0][:1])

@@ -131,6 +131,28 @@ def is_plain(module: nn.Module) -> bool:
     return any(type(module).forward is kind.forward for kind in kinds)
 
 
+def is_kernel(module: nn.Module) -> bool:
+    """Whether a module is a convolution that adds nothing to its weights but zeros around its input, if it applies them
+    as its settings say: plain ones do, of those with a forward of their own a trace tells."""
+    own = isinstance(module, _ConvNd) and isinstance(module._parameters.get("weight"), nn.Parameter)
+    return own and not isinstance(module, _ConvTransposeNd) and module.padding_mode == "zeros"
+
+
+def may_be_solved(module: nn.Module) -> bool:
+    """Whether a module is a layer that the rebuild may give other weights, as far as one sees without running it."""
+    return (is_plain(module) or is_kernel(module)) and not why_no_map(module)
+
+
+def applied(module: nn.Module, x: Tensor) -> Tensor:
+    """A plain layer's output; of a convolution with a forward of its own, that of its weights alone."""
+    if is_plain(module):
+        found: Tensor = type(module).forward(module, x)
+        return found
+    assert isinstance(module, _ConvNd)
+    how = (module.stride, module.padding, module.dilation, False, module.output_padding, module.groups)
+    return torch.convolution(x, module.weight, module.bias, *how)  # type: ignore[arg-type]
+
+
 def why_no_map(module: nn.Module) -> str:
     """Why a plain layer is no map that could be solved for, in words; "" where it is one."""
     if isinstance(module, _ConvTransposeNd):

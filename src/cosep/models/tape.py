@@ -3,6 +3,9 @@
 The model is traced once (torch's `make_fx`, with in-place operations made functional). Plain layers stay whole: a step
 calls the layer as it is when the step is run, so that weights may change between two runs. Everything else is recorded
 with the sizes of the input it was traced with: a tape is good for inputs of that shape only.
+
+A convolution with a forward of its own, say one that pads first, is found by its weights: what it does to its input is
+recorded like anything else, and the step that applies the weights is the layer's.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from cosep.layers.maps import is_plain
+from cosep.layers.maps import applied, is_kernel, is_plain
 from cosep.models.modes import evaluating
 
 # Kernels may sum in another order than when the model ran by itself; nothing else may differ.
@@ -38,7 +41,7 @@ class Step:
 
     sources: tuple[int, ...]  # the steps whose values it needs
     users: tuple[int, ...]  # the steps that need its value
-    layer: str  # the plain layer that it calls; "" for anything else
+    layer: str  # the layer whose weights it applies; "" for anything else
     operation: str  # "input", "output", "constant", "layer", or torch's name, such as "aten.add.Tensor"
     plain: bool  # whether all of its arguments are values of other steps
     run: Callable[[Mapping[int, Any]], Any]  # from the values of its sources to its own
@@ -50,7 +53,7 @@ class Tape:
 
     steps: tuple[Step, ...]
     input: int
-    layers: Mapping[str, tuple[int, ...]]  # every plain layer with the steps that call it
+    layers: Mapping[str, tuple[int, ...]]  # every layer that is a step, with its steps
 
     @property
     def output(self) -> int:
@@ -95,7 +98,7 @@ class Pass:
             for index in order:
                 step = self.tape.steps[index]
                 if instead and step.layer in instead:
-                    self.values[index] = instead[step.layer](self.values[step.sources[0]])
+                    self.values[index] = applied(instead[step.layer], self.values[step.sources[0]])
                 elif index != self.tape.input:
                     self.values[index] = step.run(self.values)
                 if see is not None:
@@ -125,16 +128,43 @@ def record(model: nn.Module, inputs: Tensor) -> Tape:
     places = {node: index for index, node in enumerate(nodes)}
     if [node.op for node in nodes].count("placeholder") != 1:
         raise TapeError("its trace has no single input")
+    by_weight = {id(m._parameters["weight"]): m for m in model.modules() if is_kernel(m) and not is_plain(m)}
     steps, found = [], dict[str, list[int]]()
     for index, node in enumerate(nodes):
-        called = None
+        called = _convolution(traced, node, by_weight)
         if node.op == "call_function" and str(node.target) == f"{_NAMESPACE}.layer.default":
             called = layers[node.args[1]]
+        if called is not None:
             found.setdefault(names[id(called)], []).append(index)
         steps.append(_step(traced, node, places, called, "" if called is None else names[id(called)]))
+    users: list[list[int]] = [[] for _ in steps]  # not the trace's: a layer's step has its weights with itself
+    for index, step in enumerate(steps):
+        for source in step.sources:
+            users[source].append(index)
     return Tape(
-        tuple(steps), places[next(n for n in nodes if n.op == "placeholder")], {n: (*s,) for n, s in found.items()}
+        tuple(replace(step, users=tuple(of)) for step, of in zip(steps, users, strict=True)),
+        places[next(n for n in nodes if n.op == "placeholder")],
+        {n: (*s,) for n, s in found.items()},
     )
+
+
+def _convolution(traced: fx.GraphModule, node: fx.Node, by_weight: Mapping[int, nn.Module]) -> nn.Module | None:
+    """The layer with a forward of its own whose weights a step applies just as a plain convolution would."""
+    if node.op != "call_function" or str(node.target) != "aten.convolution.default":
+        return None
+    x, weight, bias, *how = (_held(traced, argument) for argument in node.args)
+    module = by_weight.get(id(weight))
+    if module is None or x is not node.args[0] or bias is not module._parameters.get("bias"):
+        return None
+    as_built = (module.stride, module.padding, module.dilation, False, module.output_padding, module.groups)
+    return module if [list(h) if isinstance(h, (list, tuple)) else h for h in as_built] == how else None
+
+
+def _held(traced: fx.GraphModule, argument: Any) -> Any:
+    """An argument of a step, or the tensor itself where the trace holds it."""
+    if not isinstance(argument, fx.Node) or argument.op != "get_attr":
+        return list(argument) if isinstance(argument, (list, tuple)) else argument
+    return getattr(traced, str(argument.target))
 
 
 def check_tape(tape: Tape, model: nn.Module, inputs: Tensor) -> None:
@@ -157,8 +187,8 @@ def check_tape(tape: Tape, model: nn.Module, inputs: Tensor) -> None:
 def _step(
     traced: fx.GraphModule, node: fx.Node, places: Mapping[fx.Node, int], layer: nn.Module | None, name: str
 ) -> Step:
-    sources = tuple(places[source] for source in node.all_input_nodes)
-    users = tuple(places[user] for user in node.users)
+    reads = node.all_input_nodes if layer is None else node.all_input_nodes[:1]
+    sources = tuple(places[source] for source in reads)
     plain = all(isinstance(argument, fx.Node) for argument in node.args) and not node.kwargs
     operation = {"placeholder": "input", "get_attr": "constant"}.get(node.op, node.op)
     run: Callable[[Mapping[int, Any]], Any]
@@ -179,7 +209,7 @@ def _step(
         run = partial(_call, node.target, _filled(node.args, places), _filled(node.kwargs, places))
     else:
         raise TapeError(f"its trace has a step of an unknown kind ({node.op})")
-    return Step(sources, users, name, operation, plain, run)
+    return Step(sources, (), name, operation, plain, run)
 
 
 @dataclass(frozen=True)
@@ -214,7 +244,7 @@ def _call(target: Callable[..., Any], args: Any, kwargs: Any, values: Mapping[in
 
 
 def _layer(layer: nn.Module, source: int, values: Mapping[int, Any]) -> Any:
-    return type(layer).forward(layer, values[source])
+    return applied(layer, values[source])
 
 
 def _constant(value: Any, values: Mapping[int, Any]) -> Any:

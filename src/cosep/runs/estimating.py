@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cosep.criteria.view import ASIDE, FITTED, fitted_and_aside
 from cosep.data.batches import small_images
-from cosep.layers.maps import LinearMap, is_plain, why_no_map
+from cosep.layers.maps import LinearMap, may_be_solved
 from cosep.models.modes import evaluating
 from cosep.runs.recovering import SHOWN_IMAGES, planned_updates
 from cosep.runs.remaking import SEARCH_IMAGES, images_of_rebuild
@@ -129,8 +129,7 @@ def _settle(device: torch.device) -> None:
 
 def _columns(job: Job) -> list[int]:
     """How many columns the solution of each layer has."""
-    found = [module for module in job.original.modules() if is_plain(module)]
-    return [LinearMap(module).columns for module in found if not why_no_map(module)]
+    return [LinearMap(module).columns for module in job.original.modules() if may_be_solved(module)]
 
 
 def _solving(job: Job, columns: int, images: int) -> float:

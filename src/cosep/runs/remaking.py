@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cosep.config import RebuildConfig
 from cosep.data.batches import even_batches
 from cosep.layers import channel_axis
-from cosep.layers.maps import LinearMap, is_plain, why_no_map
+from cosep.layers.maps import LinearMap, may_be_solved
 from cosep.models.modes import evaluating, logits_of
 from cosep.observation.checks import checked_labels
 from cosep.rebuilding import Rebuilt, rebuild, reestimate_batchnorm
@@ -63,7 +63,7 @@ def _images_used(model: nn.Module, config: RebuildConfig) -> int:
     needs = [
         config.rows * LinearMap(module).columns / (1 if channel_axis(module) == -1 else config.positions)
         for module in model.modules()
-        if is_plain(module) and not why_no_map(module)
+        if may_be_solved(module)
     ]
     return math.ceil(max(needs, default=0))
 
