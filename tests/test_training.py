@@ -448,3 +448,53 @@ def test_a_disk_that_fills_up_leaves_the_old_weights_and_a_line(tmp_path, monkey
         write_weights(net(), out)
     assert out.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+def test_a_teacher_is_learnt_from_where_the_labels_say_nothing(fabric, batches):
+    torch.manual_seed(5)
+    teacher = nn.Linear(6, 4, bias=False)
+    nn.init.orthogonal_(teacher.weight, gain=8.0)  # four classes that are far apart and about as frequent
+    inputs = torch.cat([images for images, _ in batches])
+    meant = teacher(inputs).argmax(1)
+    useless = [(images, torch.zeros(len(images), dtype=torch.long)) for images, _ in batches]
+    config = TrainConfig(epochs=60, lr=0.02, distill=1.0)
+    taught = train(net, useless, config, fabric=fabric, teacher=teacher).eval()
+    alone = train(net, useless, config, fabric=fabric).eval()
+    assert meant.eq(0).float().mean() < 0.5  # what the labels alone can teach
+    assert taught(inputs).argmax(1).eq(meant).float().mean() > 0.75  # 0.90 at least with six seeds
+    assert alone(inputs).argmax(1).eq(0).all()
+
+
+def test_a_teacher_needs_its_weights_and_both_are_of_this_training(tmp_path):
+    out = tmp_path / "net.safetensors"
+    words = ["train", "digits_cnn", "--data", "digits", "--out", str(out), "--accelerator", "cpu", "--epochs", "0.2"]
+    done = CliRunner().invoke(app, [*words, "--teacher", "digits_cnn"])
+    assert isinstance(done.exception, ConfigError)
+    assert "--teacher-weights" in str(done.exception)
+    teacher = tmp_path / "teacher.safetensors"
+    torch.manual_seed(1)
+    save_file(dict(load_model("digits_cnn").state_dict()), teacher)
+    done = CliRunner().invoke(app, [*words, "--teacher", "digits_cnn", "--teacher-weights", str(teacher)])
+    assert done.exit_code == 0, done.output
+    assert out.exists()
+
+
+def test_training_in_bfloat16_works_with_images_that_grow():
+    fabric = launched(DeviceConfig(accelerator="cpu", precision="bf16-mixed"))
+    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    seen = []
+
+    class Seen(nn.Sequential):
+        def forward(self, x):
+            if self.training:
+                seen.append(x.shape[-1])
+            return super().forward(x)
+
+    build = partial(
+        Seen, nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+    trained = train(
+        build, [(images, torch.arange(8) % 2)] * 5, TrainConfig(epochs=1, first_size=0.5, lr=0.01), fabric=fabric
+    )
+    assert seen == [16, 20, 24, 28, 32]
+    assert all(parameter.dtype == torch.float32 for parameter in trained.parameters())

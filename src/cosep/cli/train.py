@@ -50,12 +50,24 @@ def train_command(
         bool | None,
         typer.Option(help="The memory format that convolutions are faster in.", show_default=RECIPE),
     ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(help="A trained model of the same classes, whose outputs are targets beside the labels."),
+    ] = None,
+    teacher_weights: Annotated[Path | None, typer.Option(help="The teacher's weights.")] = None,
+    distill: Annotated[
+        float | None, typer.Option(help="The weight of the teacher's outputs in the loss.", show_default=RECIPE)
+    ] = None,
     holdout: Annotated[float, typer.Option(help="The share of the training set that is held out.")] = 0.1,
     image_size: ImageSizeOption = 224,
     mean: MeanOption = None,
     std: StdOption = None,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the order of the data.")] = 0,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(help="Numeric precision: 32-true, 16-mixed, bf16-mixed (faster where the processor has it), ..."),
+    ] = "32-true",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only the last line.")] = False,
 ) -> None:
     """Train a model from scratch: SGD with Nesterov momentum, a warm-up and a cosine to zero.
@@ -77,10 +89,12 @@ def train_command(
     """
     from cosep.config import DeviceConfig
     from cosep.data import Loader, load_data
+    from cosep.errors import ConfigError
     from cosep.measurement import accuracy
     from cosep.recovery.training import TRAINING_SECONDS, recipe, train
     from cosep.reporting.progress import training_shown
     from cosep.runs.fabric import launched
+    from cosep.runs.folder import weights_digest
     from cosep.runs.place import held, write_weights
     from cosep.zoo import load_model
 
@@ -97,6 +111,7 @@ def train_command(
         "first_size": first_size,
         "cutmix": cutmix,
         "channels_last": channels_last,
+        "distill": distill,
     }
     settings = replace(recipe(model, fast=fast), **{name: value for name, value in given.items() if value is not None})
     source = load_data(
@@ -108,7 +123,12 @@ def train_command(
         mean=numbers_of(mean, "--mean"),
         std=numbers_of(std, "--std"),
     )
-    fabric = launched(DeviceConfig(accelerator=accelerator))
+    if (teacher is None) != (teacher_weights is None):
+        raise ConfigError("a teacher is a trained network: give both --teacher MODEL and --teacher-weights FILE.")
+    taught_by = (
+        load_model(teacher, weights=teacher_weights, classes=len(source.class_names) or None) if teacher else None
+    )
+    fabric = launched(DeviceConfig(accelerator=accelerator, precision=precision))
     if not quiet:
         shown = ", ".join(f"{name.replace('_', ' ')} {_told(value)}" for name, value in asdict(settings).items())
         console.print(f"{model} on {data}: {shown}", highlight=False, markup=False, soft_wrap=True)
@@ -124,6 +144,7 @@ def train_command(
                 source.train,
                 settings,
                 fabric=fabric,
+                teacher=taught_by,
                 on_update=None if quiet else bar or told,
                 partial=partial_file,
                 about={
@@ -133,6 +154,8 @@ def train_command(
                     "image_size": image_size,
                     "mean": list(source.mean or ()),
                     "std": list(source.std or ()),
+                    "precision": precision,
+                    "teacher": weights_digest(taught_by) if taught_by else None,
                 },
                 on_end=took.append,
             )

@@ -50,8 +50,11 @@ class Growing(AbstractContextManager["Growing"]):
         if not module.training or not isinstance(images, Tensor) or images.ndim != 4 or share == 1:
             return None
         size = [max(round(share * side), min(side, LEAST)) for side in images.shape[2:]]
-        small = F.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True)
-        return small, *inputs[1:]
+        exact = images.to(
+            torch.promote_types(images.dtype, torch.float32)
+        )  # torch has no such filter in half precision
+        small = F.interpolate(exact, size, mode="bilinear", align_corners=False, antialias=True)
+        return small.to(images.dtype), *inputs[1:]
 
 
 class Mixed:

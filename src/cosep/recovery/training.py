@@ -48,12 +48,13 @@ class TrainConfig:
     )
     cutmix: float = setting(0.0, "the share of the batches in which a rectangle of each image is taken from another")
     channels_last: bool = setting(False, "work in the memory format in which most convolutions are faster")
+    distill: float = setting(0.9, "the weight of a teacher's outputs in the loss, if there is a teacher")
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("lr", 0), ("weight_decay", 0), ("seed", 0)):
             check_at_least(name, getattr(self, name), least)
         check_choice("optimizer", self.optimizer, Optimizer)
-        for name in ("warmup", "label_smoothing", "cutmix"):
+        for name in ("warmup", "label_smoothing", "cutmix", "distill"):
             check_between(name, getattr(self, name), 0, 1)
         if not 0 <= self.ema < 1:
             raise ConfigError(f"ema is {self.ema}; it must be a decay from 0 (no average) up to but not including 1.")
@@ -110,14 +111,16 @@ def train(
     config: TrainConfig,
     *,
     fabric: Fabric,
+    teacher: nn.Module | None = None,
     on_update: Callable[[int, int, float], None] | None = None,
     partial: Path | None = None,
     about: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = 60.0,
     on_end: Callable[[float], None] | None = None,
 ) -> nn.Module:
-    """A network with fresh weights, trained on batches of (inputs, labels) towards their labels alone.
+    """A network with fresh weights, trained on batches of (inputs, labels) towards their labels.
 
+    With a `teacher`, a trained network of the same classes, its outputs are targets too. It sees whole images.
     With `ema`, the result is the moving average of the weights over the updates, its BatchNorm statistics included.
     `partial` is a file for the training so far: the same call goes on from it, to the same result as without a stop. It
     is for exactly these settings and facts `about` the model and the data, and the caller's to remove in the end.
@@ -159,7 +162,7 @@ def train(
                     nesterov=True,
                     weight_decay=config.weight_decay,
                     warmup=config.warmup,
-                    distill=0.0,
+                    distill=config.distill if teacher else 0.0,
                     features=0.0,
                     label_smoothing=config.label_smoothing,
                     ema=config.ema,
@@ -167,6 +170,7 @@ def train(
                 fabric=fabric,
                 batches_a_pass=batches,
                 seed=config.seed,
+                teacher=teacher,
                 progress=progress,
                 checkpoint=checkpoint,
                 on_update=told,
