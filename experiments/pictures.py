@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -54,9 +55,9 @@ def pictures() -> dict[str, str]:
     """Every picture by the name of its file."""
     names = (
         "untrained-resnet20", "untrained-resnet56", "compare-resnet20", "inference-time", "class-subset-resnet32",
-        "untrained-resnet20-shares",
+        "untrained-resnet20-shares", "untrained-resnet110",
     )  # fmt: skip
-    small, large, trained, times, subsets, sizes = (
+    small, large, trained, times, subsets, sizes, deep = (
         json.loads((RESULTS / f"{name}.json").read_text()) for name in names
     )
     return {
@@ -65,6 +66,14 @@ def pictures() -> dict[str, str]:
         "accuracy-macs.svg": against_macs("ResNet-20", sizes["cells"]),
         "criteria-resnet20.svg": criteria(trained["trials"]),
         "inference-time.svg": inference(times["cells"]),
+        "time-macs.svg": time_against_macs(times["cells"]),
+        "retention.svg": retention(
+            {
+                "ResNet-20": ("resnet20", small["cells"]),
+                "ResNet-56": ("resnet56", large["cells"]),
+                "ResNet-110": ("resnet110_b", deep["cells"]),
+            }
+        ),
         "class-count.svg": class_count(subsets["cells"]),
     }
 
@@ -132,30 +141,88 @@ def against_macs(title: str, cells: Mapping[str, Any]) -> str:
             (100 * fmean(c["macs"] for c in found), 100 * fmean(c["accuracy"] for c in found)) for found in of_size
         ]
         lines[name] = sorted(points, reverse=True)
-    left, right, top, bottom, high = 66, 640, 66, 420, 93
     low = 5 * (min(point[1] for points in lines.values() for point in points) // 5)
     fewest = 5 * (min(point[0] for points in lines.values() for point in points) // 5)
-
-    def place(macs: float, accuracy: float) -> tuple[float, float]:
-        across, up = (100 - macs) / (100 - fewest), (accuracy - low) / (high - low)
-        return left + across * (right - left), bottom - up * (bottom - top)
-
     head = f"{title} on CIFAR-10: test accuracy without training, against the MACs left"
+    return chart(head, lines, Axis(100, fewest, -10), Axis(low, 93, 5))
+
+
+def time_against_macs(cells: Mapping[str, Any]) -> str:
+    """The time for one image against the MACs, both as shares of the whole network's, in two runtimes."""
+    lines, colours, dashed = {}, {}, []
+    for colour, model in enumerate(dict.fromkeys(name.split("/")[0] for name in cells)):
+        for runtime, said in (("torch", "PyTorch (dashed)"), ("onnxruntime", "ONNX Runtime")):
+            cell = cells[f"{model}/{runtime}/1"]
+            whole = cell["full"]["macs"]
+            points = [(100 * kind["macs"] / whole, 100 / kind["speedup"]) for kind in (cell["full"], cell["rounded"])]
+            lines[f"{model}, {said}"], colours[f"{model}, {said}"] = points, colour
+            dashed += [f"{model}, {said}"] if runtime == "torch" else []
+    head = "Time for one image against the MACs left, widths in multiples of 8"
+    return chart(head, lines, Axis(100, 20, -10), Axis(0, 100, 20), colours, dashed)
+
+
+def retention(networks: Mapping[str, Mapping[str, Any]]) -> str:
+    """The share of its channels that each layer keeps, from input to output, mean of the seeds."""
+    lines = {}
+    for title, (model, cells) in networks.items():
+        torch.manual_seed(0)
+        whole = {group.name: group.width for group in find_groups(load_model(model).eval(), IMAGE)}
+        found = [cell["widths"] for name, cell in cells.items() if name.startswith("elimination damage 50")]
+        layers = [name for name in whole if name in found[0]]
+        lines[title] = [
+            (100 * place / (len(layers) - 1), 100 * fmean(widths[name] / whole[name] for widths in found))
+            for place, name in enumerate(layers)
+        ]
+    head = "Channels kept, from the first layer that is cut to the last, at half of the MACs"
+    return chart(head, lines, Axis(0, 100, 20), Axis(0, 100, 20))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Percentages from where to where, with a line every so often."""
+
+    first: float
+    last: float
+    step: int
+
+    def ticks(self) -> list[int]:
+        return list(range(round(self.first), round(self.last) + (1 if self.step > 0 else -1), self.step))
+
+    def share(self, value: float) -> float:
+        return (value - self.first) / (self.last - self.first)
+
+
+def chart(
+    head: str,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    across: Axis,
+    up: Axis,
+    colours: Mapping[str, int] | None = None,
+    dashed: Sequence[str] = (),
+) -> str:
+    """Lines with a dot at each of their points, and their names on the right, the highest end first."""
+    colours = colours or {name: place for place, name in enumerate(lines)}
+    left, right, top, bottom = 66, 640, 66, 420
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + across.share(x) * (right - left), bottom - up.share(y) * (bottom - top)
+
     kinds = [f".kind{kind} {{ stroke: {colour}; fill: {colour}; }}" for kind, colour in enumerate(COLOURS)]
     style = "\n".join(("<style>", *kinds, "polyline[class] { fill: none; stroke-width: 2; }", "</style>"))
     parts = [style, _text(24, 34, head, "title")]
-    for tick in range(round(low), high + 1, 5):
-        _, y = place(100, tick)
+    for tick in up.ticks():
+        _, y = place(across.first, tick)
         parts += [_line("line", left, y, right, y), _text(left - 10, y + 4, f"{tick} %", anchor="end")]
-    for tick in range(100, round(fewest) - 1, -10):
-        x, _ = place(tick, low)
+    for tick in across.ticks():
+        x, _ = place(tick, up.first)
         parts += [_line("line", x, top, x, bottom), _text(x, bottom + 20, f"{tick} %", anchor="middle")]
     lowest = top - 12.0
     for name, points in sorted(lines.items(), key=lambda item: -item[1][-1][1]):
-        kind = f"kind{list(lines).index(name)}"
+        kind = f"kind{colours[name]}"
         drawn = [place(*point) for point in points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
-        parts.append(f'<polyline class="{kind}" points="{path}"/>')
+        dashes = ' stroke-dasharray="6 4"' if name in dashed else ""
+        parts.append(f'<polyline class="{kind}" points="{path}"{dashes}/>')
         parts += [f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in drawn]
         lowest = max(drawn[-1][1], lowest + 17)  # names that would lie on one another go down
         parts.append(_box(kind, right + 12, lowest - 5, 11, 11))
