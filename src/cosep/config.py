@@ -158,7 +158,7 @@ class RebuildConfig:
     rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
     positions: int = setting(64, "Sampled positions of one image, at most")
     pull: float = setting(1e-3, "Pull of solutions towards the old weights, relative to the variance of the inputs")
-    memory: float = setting(1.0, "Gigabytes of intermediate values to keep in memory; more go to a temporary file")
+    memory: float = setting(0.75, "Gigabytes of intermediate values to keep in memory; more go to a temporary file")
 
     def __post_init__(self) -> None:
         check_at_least("rebuild.images", self.images, -1)
