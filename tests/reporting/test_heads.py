@@ -16,6 +16,7 @@ from cosep.records import GroupPlan, Plan, counted, in_all
 from cosep.reporting import Report
 from cosep.reporting.comparison import comparison_document
 from cosep.reporting.figures import write_figures
+from cosep.reporting.folders import agreements_of
 from cosep.reporting.page import group_document, run_document, run_page
 from cosep.reporting.summary import whole_summary
 from cosep.reporting.sweep import sweep_page
@@ -167,10 +168,21 @@ def test_pages_of_several_runs_and_sizes_count_heads(run):
 
 def test_figures_of_a_run_with_heads_name_them(tmp_path):
     write_figures([with_heads(record())], tmp_path)
-    words = next(tmp_path.glob("*.md")).read_text()
+    words = (tmp_path / "figures.md").read_text()
     assert "4 of 8 heads kept (50.0 %), 8 of 16 channels kept (50.0 %)" in words
     assert "layer0.conv1 4/8 heads; layer1.conv1 4/8" in words
     assert "8 heads by" in words  # the matrix of the group that lost most
+
+
+def test_figures_of_histograms_say_that_a_density_is_of_one_value_of_a_head(tmp_path):
+    model, names = tiny(), [ATTENTION, HIDDEN]
+    agreements = agreements_of(model, [images()], settings(), names)
+    assert [each.unit for each in agreements] == ["head", "channel"]
+    write_figures([with_heads(record())], tmp_path, agreements=agreements)
+    words = (tmp_path / "figures.md").read_text()
+    assert "over 3 heads and 48 channels; Jaccard" in words
+    assert f"{ATTENTION}, first value of head " in words
+    assert f"{HIDDEN}, channel " in words
 
 
 def test_inspect_counts_heads_and_channels_by_themselves():

@@ -15,8 +15,8 @@ _SHAPES = ("normalized_shape", "bias_shape")  # the last entry of these
 def bare_axis(tensor: Tensor, side: Side = "out") -> int:
     """The axis along which a parameter of no known layer holds channels: its first long one.
 
-    Of positions in the form of an image, (1, channels, height, width), that is the second one. A table has two sides, as a
-    weight has: its last axis is the side "in".
+    Of positions in the form of an image, (1, channels, height, width), that is the second one. A table has two sides,
+    as a weight has: its last axis is the side "in".
     """
     if side == "in":
         return tensor.ndim - 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cosep.errors import ConfigError
-from cosep.records import GroupPlan, counted
+from cosep.records import GroupPlan, counted, in_all
 from cosep.reporting.agreement import Agreement, Density, jaccard, spearman, thirds
 from cosep.reporting.comparison import comparison_document
 from cosep.reporting.evidence import Evidence
@@ -253,9 +253,10 @@ def gaussian_histogram(run: RunRecord, agreements: Sequence[Agreement]) -> Drawn
     right.bar_label(bars, fmt="%.1f", fontsize=8)
     right.set_ylim(0, 110)
     right.set_ylabel("kept by both, % of kept by either")
-    right.set_title("Jaccard overlap of the channels kept", fontsize=9)
+    right.set_title("Jaccard overlap of what is kept", fontsize=9)
     figure.tight_layout()
-    words = f"{run.title}, unpruned network: Spearman {rho:.3f} over {len(both[0])} channels; Jaccard " + ", ".join(
+    of = in_all([(a.unit, len(a.gaussian)) for a in agreements])
+    words = f"{run.title}, unpruned network: Spearman {rho:.3f} over {of}; Jaccard " + ", ".join(
         f"{name} {percent(value)}" for name, value in overlaps.items()
     )
     return "gaussian-histogram", figure, words + "."
@@ -271,9 +272,10 @@ def densities(run: RunRecord, agreements: Sequence[Agreement]) -> Drawn:
         density = agreement.density
         names = [run.class_name(label) for label in density.classes]
         _draw_density(panel, density, names)
-        panel.set_title(_text(f"{agreement.group}, channel {density.channel}", 40), fontsize=8)
+        what = "first value of head" if agreement.unit == "head" else "channel"
+        panel.set_title(_text(f"{agreement.group}, {what} {density.channel}", 40), fontsize=8)
         said.append(
-            f"{agreement.group}, channel {density.channel}, {names[0]} against {names[1]}: JM {density.gaussian:.3f} "
+            f"{agreement.group}, {what} {density.channel}, {names[0]} against {names[1]}: JM {density.gaussian:.3f} "
             f"from Gaussians, {density.histogram:.3f} from histograms"
         )
     figure.tight_layout()

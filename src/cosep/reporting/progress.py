@@ -17,7 +17,7 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from cosep.records import Group, Outcome
+from cosep.records import Group, Outcome, counted
 from cosep.reporting.course import Course
 from cosep.reporting.words import duration, printable
 from cosep.runs.state import Callbacks
@@ -373,7 +373,7 @@ def estimate_line(found: Estimate) -> str:
 def group_line(outcome: Outcome, macs: float) -> str:
     """One group in one line: layer2.3.conv1  32 -> 16  knee  acc 92.9  MACs 61 %."""
     accuracy = "" if outcome.accuracy is None else f"  acc {100 * outcome.accuracy:.1f}"
-    heads = " heads" if outcome.unit == "head" else ""
-    sizes = f"{outcome.width:>4} -> {outcome.kept:<4}" if not heads else f"{outcome.width:>4} -> {outcome.kept}{heads}"
+    kept = counted(outcome.kept, "head") if outcome.unit == "head" else str(outcome.kept)
+    sizes = f"{outcome.width:>4} -> {kept:<4}"
     line = f"{outcome.group:<24} {sizes}  {outcome.reason}{accuracy}  MACs {100 * outcome.macs / macs:.0f} %"
     return printable(line)

@@ -54,10 +54,10 @@ def rebuild_in_words(record: RebuildRecord) -> list[str]:
 
 
 def damage_document(report: Report) -> list[list[Any]]:
-    """Group, channels, channels kept, damage at half the width and unit, the largest damage first."""
+    """Group, channels, channels kept and damage at half the width, the largest damage first."""
     outcomes = {outcome.group: outcome for outcome in report.groups}
     rows = [
-        [group, outcomes[group].width, outcomes[group].kept, harm, outcomes[group].unit]
+        [group, outcomes[group].width, outcomes[group].kept, harm]
         for group, harm in report.damage.items()
         if group in outcomes
     ]

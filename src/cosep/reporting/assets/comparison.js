@@ -48,7 +48,7 @@ function widths() {
   const apart = data.groups.map((_, i) => { const found = means.map((m) => m[i]).filter((v) => v !== null); return Math.max(...found) - Math.min(...found); });
   const most = apart.reduce((best, value, i) => (value > apart[best] ? i : best), 0);
   return figure({
-    title: "Channels kept in each group", wide: true,
+    title: data.runs.some((run) => Object.values(run.groups).some((g) => g[2] === "head")) ? "Heads and channels kept in each group" : "Channels kept in each group", wide: true,
     text: data.configurations.length < 2 || apart[most] === 0 ? `${data.groups.length} groups; share kept of each, the mean of a configuration's runs.` : `${data.groups.length} groups. The configurations differ most at ${named(clipped(data.groups[most], 60))}, by ${percent(apart[most])} of its width.`,
     draw: (space) => {
       const letters = Math.min(22, Math.max(...data.groups.map((name) => [...name].length))), tilted = 16 + letters * 5;

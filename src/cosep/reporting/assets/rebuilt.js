@@ -35,16 +35,16 @@ function harmed() {
       const step = 24, longest = Math.max(...shown.map((row) => [...row[0]].length)), margin = { left: Math.min(longest * 7 + 16, 200, width * 0.4), right: width < 500 ? 60 : 130, top: 6, bottom: 40 }, height = margin.top + margin.bottom + shown.length * step;
       const [, high] = padded([0, most || 1], 0.04), x = scale(0, high, margin.left, width - margin.right), letters = Math.floor((margin.left - 14) / 7);
       const svg = s("svg", { width, height }, axes({ width, height, margin, x, y: () => 0, xTicks: ticks(0, high, width / 130), yTicks: [], xName: "damage at half of its width" }),
-        shown.map(([group, channels, kept, harm, unit], i) => {
+        shown.map(([group, channels, kept, harm], i) => {
           const y = margin.top + i * step;
           return [s("text", { x: margin.left - 6, y: y + step / 2 + 4, "text-anchor": "end" }, named(clipped(group, letters))),
             s("rect", { class: "kept", x: margin.left, y: y + 5, width: Math.max(x(harm) - margin.left, 1), height: step - 10, rx: 2 }),
-            s("text", { x: x(harm) + 6, y: y + step / 2 + 4 }, width < 500 ? `${kept}/${channels}` : `${kept} of ${channels} ${unit === "head" ? "heads " : ""}kept`)];
+            s("text", { x: x(harm) + 6, y: y + step / 2 + 4 }, width < 500 ? `${kept}/${channels}` : `${kept} of ${channels} ${unitOf(group) === "head" ? "heads " : ""}kept`)];
         }));
-      nearest(svg, shown.map((row, i) => [(margin.left + x(row[3])) / 2, margin.top + (i + 0.5) * step]), (i) => `${named(shown[i][0])}\ndamage ${num(shown[i][3])}\n${shown[i][2]} of ${shown[i][1]} ${shown[i][4]}s kept`, 160);
+      nearest(svg, shown.map((row, i) => [(margin.left + x(row[3])) / 2, margin.top + (i + 0.5) * step]), (i) => `${named(shown[i][0])}\ndamage ${num(shown[i][3])}\n${shown[i][2]} of ${shown[i][1]} ${unitOf(shown[i][0])}s kept`, 160);
       return svg;
     },
-    rows: () => table([["group", true], [mixed ? "width" : run.units[0][0] + "s", false], ["kept", false], ["damage at half width", false]], run.damage.map(([group, width, kept, harm, unit]) => [group, mixed && unit === "head" ? `${width} heads` : width, kept, harm])),
+    rows: () => table([["group", true], [mixed ? "width" : run.units[0][0] + "s", false], ["kept", false], ["damage at half width", false]], run.damage.map(([group, width, kept, harm]) => [group, mixed && unitOf(group) === "head" ? `${width} heads` : width, kept, harm])),
   });
 }
 

@@ -16,6 +16,7 @@ let current = 0;
 const total = (g) => `${g.kept} of ${g.width} ${g.unit}s kept (${percent(g.kept / g.width)})`;
 // Heads and channels in one picture: three heads beside hundreds of channels would not be seen, so that shares are drawn.
 const mixed = run.units.length > 1;
+const unitOf = (name) => (run.groups.find((g) => g.name === name) || { unit: "channel" }).unit;
 const labelled = (g, letters) => clipped(g.name, letters) + (g.unit === "head" ? " (heads)" : "");
 
 function retention() {
