@@ -72,10 +72,41 @@ SMALL = {
     "crossvit_tiny_240": (240, {"img_size": None}),
 }
 SMALL_TORCHVISION = ("VisionTransformer", "SwinTransformer", "SwinTransformer V2", "MaxVit")
+# Every Transformer of torchvision's registry with its own widths, heads and windows, but only so many blocks, for
+# --small: the class that its constructor calls, what of it is changed, and the size of an image.
+SHORT = {
+    "vit_": ("vision_transformer", "VisionTransformer", {"num_layers": 2}, None),
+    "swin_": ("swin_transformer", "SwinTransformer", {"depths": [2, 1, 1, 1]}, 64),
+    "maxvit": ("maxvit", "MaxVit", {"block_layers": [1, 1, 1, 1]}, 224),
+}
+
+
+def short_specs() -> list[str]:
+    """Every Transformer of torchvision's registry."""
+    return [spec for spec in model_specs() if spec.startswith("torchvision:") and is_transformer(spec)]
+
+
+def short_model(name: str, models):
+    """A model of torchvision's registry with a few blocks, and the size of its images."""
+    module, kind, changes, size = next(how for start, how in SHORT.items() if name.startswith(start))
+    home = getattr(models, module)
+    whole = getattr(home, kind)
+    side = size or 2 * int(name.rpartition("_")[2])  # two patches by two
+
+    def fewer(**settings):
+        own = {"image_size": side} if "image_size" in settings else {}
+        return whole(**{**settings, **changes, **own})
+
+    setattr(home, kind, fewer)
+    try:
+        return getattr(models, name)(weights=None, num_classes=10), side
+    finally:
+        setattr(home, kind, whole)
 
 
 def small_specs() -> list[str]:
-    return [f"torchvision:{name}" for name in SMALL_TORCHVISION] + [f"timm:{name}" for name in SMALL]
+    families = [f"torchvision:{name}" for name in SMALL_TORCHVISION] + [f"timm:{name}" for name in SMALL]
+    return families + short_specs()
 
 
 def small_model(spec: str):
@@ -92,6 +123,8 @@ def small_model(spec: str):
     models = library.models
     if name == "VisionTransformer":
         return models.VisionTransformer(32, 16, 2, 3, 96, 192, num_classes=10), 32
+    if name.startswith(TRANSFORMERS):
+        return short_model(name, models)
     if name == "MaxVit":
         return models.MaxVit((64, 64), 16, 2, [16, 32], [1, 1], 8, 0.1, num_classes=10), 64
     swin = models.swin_transformer
