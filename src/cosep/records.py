@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -204,6 +205,11 @@ class GroupPlan:
     @property
     def reason(self) -> str:
         return self.selection.reason
+
+    @property
+    def why(self) -> str:
+        """The reason and the notes, in words that fit what the group is of."""
+        return in_unit("; ".join((self.reason, *self.selection.notes)), self.unit)
 
     def keeping(self, kept: tuple[int, ...], reason: str) -> GroupPlan:
         """The plan with other channels, and why; how the choice came about stays on record."""
@@ -582,6 +588,11 @@ class Outcome(FormerlyDict):
         return self.kept < self.width
 
     @property
+    def why(self) -> str:
+        """The reason, in words that fit what the group is of."""
+        return in_unit(self.reason, self.unit)
+
+    @property
     def measured(self) -> bool:
         """Whether the network's figures after this group are there: they come last."""
         return self.parameters > 0
@@ -625,6 +636,15 @@ FORMER_NAMES = {"twin_difference": "masked_difference"}
 def counted(count: int, unit: Unit) -> str:
     """A number of channels or heads, in words."""
     return f"{count:,} {unit}" + "s" * (count != 1)
+
+
+def in_unit(text: str, unit: Unit) -> str:
+    """Words that speak of channels, for a group of another unit."""
+    if unit == "channel":
+        return text
+    return re.sub(
+        r"\b([Cc])hannel(s?)\b", lambda found: (unit if found[1] == "c" else unit.capitalize()) + found[2], text
+    )
 
 
 def in_all(amounts: Iterable[tuple[Unit, int]]) -> str:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import cosep
 from cosep.cli.app import app
 from cosep.config import preset, replace_settings
-from cosep.errors import ArtifactError, PlanError
+from cosep.errors import ArtifactError, ConfigError, PlanError
 from cosep.records import GroupPlan, Plan, counted, in_all
 from cosep.reporting import Report
 from cosep.reporting.comparison import comparison_document
@@ -100,6 +100,11 @@ def test_a_plan_that_cannot_be_speaks_of_heads(run):
         plan_from_document(document)
 
 
+def test_widths_that_cannot_be_speak_of_heads():
+    with pytest.raises(ConfigError, match=f"widths asks for 4 heads of {ATTENTION}, which has 3"):
+        cosep.prune(tiny(), [images()], config=settings(), widths={ATTENTION: 4})
+
+
 def test_a_report_remembers_what_are_heads(run):
     _, result = run
     assert [outcome.unit for outcome in result.report.groups] == ["head", "channel"]
@@ -113,6 +118,25 @@ def test_a_report_remembers_what_are_heads(run):
     document["groups"][0]["unit"] = "finger"
     with pytest.raises(ArtifactError, match="must be channel or head"):
         Report.from_document(document)
+
+
+def test_reasons_that_speak_of_channels_speak_of_heads():
+    # A knee needs three numbers of clusters to choose from, which four heads do not give.
+    choice = {"select": {"criterion": "cosep", "width_rule": "knee"}, "order": "one-by-one"}
+    result = cosep.prune(tiny(), [images()], config=settings(**choice))
+    whole = result.plan.groups[0]
+    assert (whole.group, whole.kept) == (ATTENTION, (0, 1, 2))
+    assert "channel" in whole.reason  # as the rule says it of any group
+    for said in (whole.why, result.report.groups[0].why, str(result.plan).splitlines()[1], result.summary()):
+        assert "too few heads" in said
+        assert "too few channels" not in said
+    assert result.plan.groups[1].why == result.plan.groups[1].reason
+    run = with_heads(record())
+    outcome, plan, evidence = run.groups()[0]
+    odd = GroupPlan(plan.group, 8, plan.kept, "limit on MACs: fewer channels than at the knee", unit="head")
+    shown = group_document(run, outcome, odd, evidence, 300)
+    assert shown["words"][0] == "Limit on MACs: fewer heads than at the knee."
+    assert ["rule", "limit on MACs: fewer heads than at the knee"] in shown["facts"]
 
 
 def test_heads_that_stay_whole_are_heads_too():

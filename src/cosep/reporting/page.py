@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cosep.records import GroupPlan, Latency, Outcome, RecoveryRecord, Selection, Unit, counted, known
+from cosep.records import GroupPlan, Latency, Outcome, RecoveryRecord, Selection, Unit, counted, in_unit, known
 from cosep.reporting.evidence import Evidence
 from cosep.reporting.html import assembled, packed
 from cosep.reporting.rebuilt import damage_document, rebuild_document, tried_document
@@ -95,7 +95,7 @@ def run_document(run: RunRecord) -> dict[str, Any]:
                 "width": plan.width,
                 "kept": len(plan.kept),
                 "unit": plan.unit,
-                "reason": plan.reason,
+                "reason": in_unit(plan.reason, plan.unit),
                 "accuracy": outcome.accuracy,
                 "macs": outcome.macs,
                 "parameters": outcome.parameters,
@@ -256,7 +256,7 @@ def facts(run: RunRecord, outcome: Outcome, plan: GroupPlan) -> list[list[str]]:
     """The group's figures, as label and text."""
     before = run.report.before
     found = [[f"{plan.unit}s kept", f"{len(plan.kept)} of {plan.width} ({percent(len(plan.kept) / plan.width)})"]]
-    found.append(["rule", plan.reason])
+    found.append(["rule", in_unit(plan.reason, plan.unit)])
     if outcome.accuracy is not None:
         found.append(["held-out accuracy now", percent(outcome.accuracy, 2)])
     found.append(["network's MACs now", f"{count(outcome.macs)} ({percent(outcome.macs / before.macs)})"])
@@ -287,13 +287,8 @@ def curve_document(selection: Selection, settings: Mapping[str, Any], unit: Unit
         "degree": select.get("degree"),
         "total": total,
         "silhouette": curve == "silhouette",
-        **{name: _of(unit, words) for name, words in CURVES[curve].items()},
+        **{name: in_unit(words, unit) for name, words in CURVES[curve].items()},
     }
-
-
-def _of(unit: Unit, words: str) -> str:
-    """Words about channels, for a group of another unit."""
-    return words.replace("channel", unit).replace("Channel", unit.capitalize())
 
 
 def space_document(evidence: Evidence) -> dict[str, Any]:

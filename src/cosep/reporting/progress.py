@@ -375,5 +375,5 @@ def group_line(outcome: Outcome, macs: float) -> str:
     accuracy = "" if outcome.accuracy is None else f"  acc {100 * outcome.accuracy:.1f}"
     kept = counted(outcome.kept, "head") if outcome.unit == "head" else str(outcome.kept)
     sizes = f"{outcome.width:>4} -> {kept:<4}"
-    line = f"{outcome.group:<24} {sizes}  {outcome.reason}{accuracy}  MACs {100 * outcome.macs / macs:.0f} %"
+    line = f"{outcome.group:<24} {sizes}  {outcome.why}{accuracy}  MACs {100 * outcome.macs / macs:.0f} %"
     return printable(line)

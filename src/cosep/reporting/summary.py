@@ -59,7 +59,7 @@ def whole_summary(report: Report) -> str:
     width = max((len(outcome.group) for outcome in report.groups), default=0)
     kept = {o.group: counted(o.kept, "head") if o.unit == "head" else str(o.kept) for o in report.groups}
     room = max((5, *map(len, kept.values())))
-    lines += [f"  {o.group:<{width}} {o.width:>5} -> {kept[o.group]:<{room}} {o.reason}" for o in report.groups]
+    lines += [f"  {o.group:<{width}} {o.width:>5} -> {kept[o.group]:<{room}} {o.why}" for o in report.groups]
     said = [note for note in (*report.limits, *report.notes) if not is_warning(note)]
     lines += [f"  {note}" for note in said]
     lines += [f"  warning: {warning}" for warning in warnings_in_words(report)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from cosep.records import GroupPlan, Measurement, Outcome, Selection, counted
+from cosep.records import GroupPlan, Measurement, Outcome, Selection, counted, in_unit
 
 if TYPE_CHECKING:
     from cosep.reporting.records import Report, Step
@@ -52,7 +52,7 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, report: Report) -> list[s
     unit = plan.unit
     stays = STAYS.get(select.get("representative", ""), f"one {unit}")
     if whole:
-        said.append(whole.replace("channel", unit))
+        said.append(in_unit(whole, unit))
     elif plan.reason == "knee" and chosen and chosen.k is not None:
         said.append(f"The knee of the fitted silhouette curve is at k = {chosen.k}{_slopes(chosen)}.")
         said.append(f"Of each of the {chosen.k} clusters one {unit} stays, {stays}.")
@@ -68,10 +68,10 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, report: Report) -> list[s
     elif (limited := LIMITED.match(plan.reason)) and plan.group in report.damage:
         said.append(_damage_in_words(plan, limited["what"], report))
     else:
-        said.append(sentence(plan.reason))
+        said.append(sentence(in_unit(plan.reason, unit)))
     said += _reproduced(plan, settings)
     notes = list(outcome.notes) or list(chosen.notes if chosen else ())
-    said += [sentence(note) for note in notes]
+    said += [sentence(in_unit(note, unit)) for note in notes]
     if chosen and len(chosen.kept) != kept and kept == width:
         said.append(
             f"The curve and the clusters below led to {counted(len(chosen.kept), unit)}, which were not kept to."

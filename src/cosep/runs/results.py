@@ -109,7 +109,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
 
 def layers_of(job: Job, state: State) -> tuple[LayerFigures, ...]:
     """What each layer costs before and after, and why its outputs are as many as they are."""
-    reasons = {outcome.group: outcome.reason for outcome in state.outcomes}
+    reasons = {outcome.group: outcome.why for outcome in state.outcomes}
     reasons |= {group.name: group.why_not for group in job.skipped}
     holding: dict[str, list[str]] = {}
     for group in (*job.groups, *job.skipped):

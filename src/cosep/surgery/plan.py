@@ -173,7 +173,7 @@ def plan_table(plan: Plan) -> str:
     rows = [("group", "width" if with_heads else "channels", "kept", "why")]
     for each in plan.groups:
         width = counted(each.width, each.unit) if each.unit == "head" else str(each.width)
-        rows.append((each.group, width, str(len(each.kept)), "; ".join((each.reason, *each.selection.notes))))
+        rows.append((each.group, width, str(len(each.kept)), each.why))
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{a:<{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}  {d}".rstrip() for a, b, c, d in rows]
     if plan.cost:
