@@ -71,6 +71,7 @@ SMALL = {
     "pit_ti_224": (224, {"img_size": None}),
     "crossvit_tiny_240": (240, {"img_size": None}),
 }
+NOTHING = 1e-3  # the deviation of weights that do nothing yet
 SMALL_TORCHVISION = ("VisionTransformer", "SwinTransformer", "SwinTransformer V2", "MaxVit")
 # Every Transformer of torchvision's registry with its own widths, heads and windows, but only so many blocks, for
 # --small: the class that its constructor calls, what of it is changed, and the size of an image.
@@ -148,14 +149,20 @@ def is_transformer(spec: str) -> bool:
 
 
 def shaken(model):
-    """The model with its vectors (biases, norms, statistics, scales) moved apart, so that a wrong slice shows."""
+    """The model with its vectors (biases, norms, statistics, scales) moved apart, so that a wrong slice shows.
+
+    Weights that begin at nothing, as those of some classifiers do, get values: what is before them would not be seen.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for tensor in model.state_dict().values():  # buffers that are not saved come from the constructor
-            if tensor.is_floating_point() and sum(s > 1 for s in tensor.shape) == 1:
+            long = sum(s > 1 for s in tensor.shape) if tensor.is_floating_point() else 0
+            if long == 1:
                 tensor.add_(0.3 * (torch.rand(tensor.shape, generator=generator) - 0.5))
+            elif long > 1 and float(tensor.std()) < NOTHING:
+                tensor.copy_(torch.randn(tensor.shape, generator=generator) / tensor[0].numel() ** 0.5)
     return model.eval()
 
 
@@ -248,8 +255,9 @@ def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
                 columns[piece.positions[gone].flatten()] = True
                 layer.weight.data = mixing(layer).masked(layer, columns)
     with torch.no_grad():
-        wanted = masked(example)
+        whole, wanted = model(example), masked(example)
         worst = float((cut(example) - wanted).abs().max() / wanted.abs().max())
+        moved = float((whole - wanted).abs().max() / whole.abs().max())
     heads = [group for group in groups if group.unit == "head"]
     row = {
         "model": spec,
@@ -260,6 +268,7 @@ def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
         "skipped": Counter(_general(g.why_not)[:110] for g in groups if g.scope is None).most_common(4),
         "all": sum(g.scope == "all" for g in groups),
         "worst": worst,
+        "moved": moved,  # by the mask: outputs that it does not move would agree with anything
         "macs": [macs(model, example), macs(cut, example)],
         "seconds": [round(time.perf_counter() - start, 1)],
         "saved": saves(spec, cut, plan, example, small),
@@ -363,7 +372,8 @@ def describe(row: dict) -> str:
     if "heads" in row:
         return (
             f"{row['model']:40s} heads {row['heads'][1]} of {row['heads'][0]}  others {row['others']}  "
-            f"MACs x{ratio:.2f}  masked copy {row['worst']:.0e}  saved {row['saved']}  {row['seconds'][0]:.0f} s"
+            f"MACs x{ratio:.2f}  masked copy {row['worst']:.0e} of {row['moved']:.0e}  saved {row['saved']}  "
+            f"{row['seconds'][0]:.0f} s"
         )
     return (
         f"{row['model']:40s} groups {row['groups']:3d}  cut {row['cut']:3d} of {row['interior']:3d}  "
