@@ -71,11 +71,43 @@ SMALL = {
     "pit_ti_224": (224, {"img_size": None}),
     "crossvit_tiny_240": (240, {"img_size": None}),
 }
+NOTHING = 1e-3  # the deviation of weights that do nothing yet
 SMALL_TORCHVISION = ("VisionTransformer", "SwinTransformer", "SwinTransformer V2", "MaxVit")
+# Every Transformer of torchvision's registry with its own widths, heads and windows, but only so many blocks, for
+# --small: the class that its constructor calls, what of it is changed, and the size of an image.
+SHORT = {
+    "vit_": ("vision_transformer", "VisionTransformer", {"num_layers": 2}, None),
+    "swin_": ("swin_transformer", "SwinTransformer", {"depths": [2, 1, 1, 1]}, 64),
+    "maxvit": ("maxvit", "MaxVit", {"block_layers": [1, 1, 1, 1]}, 224),
+}
+
+
+def short_specs() -> list[str]:
+    """Every Transformer of torchvision's registry."""
+    return [spec for spec in model_specs() if spec.startswith("torchvision:") and is_transformer(spec)]
+
+
+def short_model(name: str, models):
+    """A model of torchvision's registry with a few blocks, and the size of its images."""
+    module, kind, changes, size = next(how for start, how in SHORT.items() if name.startswith(start))
+    home = getattr(models, module)
+    whole = getattr(home, kind)
+    side = size or 2 * int(name.rpartition("_")[2])  # two patches by two
+
+    def fewer(**settings):
+        own = {"image_size": side} if "image_size" in settings else {}
+        return whole(**{**settings, **changes, **own})
+
+    setattr(home, kind, fewer)
+    try:
+        return getattr(models, name)(weights=None, num_classes=10), side
+    finally:
+        setattr(home, kind, whole)
 
 
 def small_specs() -> list[str]:
-    return [f"torchvision:{name}" for name in SMALL_TORCHVISION] + [f"timm:{name}" for name in SMALL]
+    families = [f"torchvision:{name}" for name in SMALL_TORCHVISION] + [f"timm:{name}" for name in SMALL]
+    return families + short_specs()
 
 
 def small_model(spec: str):
@@ -92,6 +124,8 @@ def small_model(spec: str):
     models = library.models
     if name == "VisionTransformer":
         return models.VisionTransformer(32, 16, 2, 3, 96, 192, num_classes=10), 32
+    if name.startswith(TRANSFORMERS):
+        return short_model(name, models)
     if name == "MaxVit":
         return models.MaxVit((64, 64), 16, 2, [16, 32], [1, 1], 8, 0.1, num_classes=10), 64
     swin = models.swin_transformer
@@ -115,14 +149,20 @@ def is_transformer(spec: str) -> bool:
 
 
 def shaken(model):
-    """The model with its vectors (biases, norms, statistics, scales) moved apart, so that a wrong slice shows."""
+    """The model with its vectors (biases, norms, statistics, scales) moved apart, so that a wrong slice shows.
+
+    Weights that begin at nothing, as those of some classifiers do, get values: what is before them would not be seen.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for tensor in model.state_dict().values():  # buffers that are not saved come from the constructor
-            if tensor.is_floating_point() and sum(s > 1 for s in tensor.shape) == 1:
+            long = sum(s > 1 for s in tensor.shape) if tensor.is_floating_point() else 0
+            if long == 1:
                 tensor.add_(0.3 * (torch.rand(tensor.shape, generator=generator) - 0.5))
+            elif long > 1 and float(tensor.std()) < NOTHING:
+                tensor.copy_(torch.randn(tensor.shape, generator=generator) / tensor[0].numel() ** 0.5)
     return model.eval()
 
 
@@ -215,8 +255,9 @@ def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
                 columns[piece.positions[gone].flatten()] = True
                 layer.weight.data = mixing(layer).masked(layer, columns)
     with torch.no_grad():
-        wanted = masked(example)
+        whole, wanted = model(example), masked(example)
         worst = float((cut(example) - wanted).abs().max() / wanted.abs().max())
+        moved = float((whole - wanted).abs().max() / whole.abs().max())
     heads = [group for group in groups if group.unit == "head"]
     row = {
         "model": spec,
@@ -227,6 +268,7 @@ def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
         "skipped": Counter(_general(g.why_not)[:110] for g in groups if g.scope is None).most_common(4),
         "all": sum(g.scope == "all" for g in groups),
         "worst": worst,
+        "moved": moved,  # by the mask: outputs that it does not move would agree with anything
         "macs": [macs(model, example), macs(cut, example)],
         "seconds": [round(time.perf_counter() - start, 1)],
         "saved": saves(spec, cut, plan, example, small),
@@ -330,7 +372,8 @@ def describe(row: dict) -> str:
     if "heads" in row:
         return (
             f"{row['model']:40s} heads {row['heads'][1]} of {row['heads'][0]}  others {row['others']}  "
-            f"MACs x{ratio:.2f}  masked copy {row['worst']:.0e}  saved {row['saved']}  {row['seconds'][0]:.0f} s"
+            f"MACs x{ratio:.2f}  masked copy {row['worst']:.0e} of {row['moved']:.0e}  saved {row['saved']}  "
+            f"{row['seconds'][0]:.0f} s"
         )
     return (
         f"{row['model']:40s} groups {row['groups']:3d}  cut {row['cut']:3d} of {row['interior']:3d}  "

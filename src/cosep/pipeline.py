@@ -156,7 +156,7 @@ def _cut(job: Job, state: State, groups: tuple[Group, ...], selections: Sequence
         state,
         model=model,
         layout=layout,
-        plans=(*state.plans, *(GroupPlan(group.name, selection=each) for group, each in pairs)),
+        plans=(*state.plans, *(GroupPlan(group.name, selection=each, unit=group.unit) for group, each in pairs)),
         outcomes=(*state.outcomes, *(outcome_of(group, each, checks.get(group.name)) for group, each in pairs)),
         waiting=was_cut and job.trains and job.config.recover.schedule == "per-layer",
         previous=replace(state, previous=None) if was_cut and job.takes_back else None,

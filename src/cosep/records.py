@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -170,6 +171,7 @@ class GroupPlan:
 
     group: str
     selection: Selection  # holds the kept channels, the reason and the notes, so that they stand in one place
+    unit: Unit  # what one of its channels is
 
     def __init__(
         self,
@@ -178,6 +180,7 @@ class GroupPlan:
         kept: tuple[int, ...] | None = None,
         reason: str | None = None,
         selection: Selection | None = None,
+        unit: Unit = "channel",
     ) -> None:
         """A selection, or a width, the kept channels and a reason, which replace those of a selection."""
         chosen = selection or Selection(width or 0, (), "")
@@ -189,6 +192,7 @@ class GroupPlan:
         )
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "selection", chosen)
+        object.__setattr__(self, "unit", unit)
 
     @property
     def width(self) -> int:
@@ -202,9 +206,14 @@ class GroupPlan:
     def reason(self) -> str:
         return self.selection.reason
 
+    @property
+    def why(self) -> str:
+        """The reason and the notes, in words that fit what the group is of."""
+        return in_unit("; ".join((self.reason, *self.selection.notes)), self.unit)
+
     def keeping(self, kept: tuple[int, ...], reason: str) -> GroupPlan:
         """The plan with other channels, and why; how the choice came about stays on record."""
-        return GroupPlan(self.group, kept=kept, reason=reason, selection=self.selection)
+        return GroupPlan(self.group, kept=kept, reason=reason, selection=self.selection, unit=self.unit)
 
 
 @dataclass(frozen=True)
@@ -571,11 +580,17 @@ class Outcome(FormerlyDict):
     macs: int = 0  # of the network so far
     parameters: int = 0
     recovery: RecoveryRecord | None = None  # of the training right after this group, where there was one
+    unit: Unit = "channel"  # what one of its channels is
 
     @property
     def cut(self) -> bool:
         """Whether channels were removed."""
         return self.kept < self.width
+
+    @property
+    def why(self) -> str:
+        """The reason, in words that fit what the group is of."""
+        return in_unit(self.reason, self.unit)
 
     @property
     def measured(self) -> bool:
@@ -602,12 +617,13 @@ class Outcome(FormerlyDict):
             macs=now.get("macs", 0),
             parameters=now.get("parameters", 0),
             recovery=None if recovery is None else RecoveryRecord.from_document(recovery),
+            unit=now.get("unit") or "channel",
         )
 
     def former_document(self) -> dict[str, Any]:
         """As an entry of the report of the version before."""
         former = {now: before for before, now in FORMER_NAMES.items()}
-        found = {former.get(name, name): value for name, value in self.to_document().items()}
+        found = {former.get(name, name): value for name, value in self.to_document().items() if name != "unit"}
         if self.recovery is None:
             del found["recovery"]
         return {**found, "compensation": []}
@@ -615,6 +631,29 @@ class Outcome(FormerlyDict):
 
 # What the entries of the version before called things.
 FORMER_NAMES = {"twin_difference": "masked_difference"}
+
+
+def counted(count: int, unit: Unit) -> str:
+    """A number of channels or heads, in words."""
+    return f"{count:,} {unit}" + "s" * (count != 1)
+
+
+def in_unit(text: str, unit: Unit) -> str:
+    """Words that speak of channels, for a group of another unit."""
+    if unit == "channel":
+        return text
+    return re.sub(
+        r"\b([Cc])hannel(s?)\b", lambda found: (unit if found[1] == "c" else unit.capitalize()) + found[2], text
+    )
+
+
+def in_all(amounts: Iterable[tuple[Unit, int]]) -> str:
+    """What so many heads and channels are together, in words: heads first."""
+    sums: dict[Unit, int] = {}
+    for unit, count in amounts:
+        sums[unit] = sums.get(unit, 0) + count
+    units: tuple[Unit, ...] = ("head", "channel")
+    return " and ".join(counted(sums[unit], unit) for unit in units if unit in sums) or counted(0, "channel")
 
 
 def present_names(entry: Mapping[str, Any]) -> dict[str, Any]:

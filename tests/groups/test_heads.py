@@ -21,6 +21,7 @@ from cosep.storage.artifacts import load, save
 from cosep.storage.export import export_onnx
 from cosep.surgery import apply_layout, cut_all_checked, cut_checked, with_cuts_tried
 from cosep.surgery.plan import plan_for
+from cosep.zoo.vit import CifarViT
 from tests.groups.transformers import HEADS, KINDS, SIZE, TOKENS, WIDTH, Fused, OfItsInput, Separate, Tokens, network
 
 X = torch.randn(3, TOKENS, 6, generator=torch.Generator().manual_seed(0))
@@ -423,3 +424,55 @@ def test_the_chain_cuts_heads_and_neurons_in_one_budget(criterion):
     assert set(widths) == {"attention.q", "up"}
     assert result.report.change.macs <= 0.6
     assert result.model.attention.num_heads == widths["attention.q"]
+
+
+def narrow_by_hand(model, kept, x):
+    """What `CifarViT` computes where its tokens have only these channels, from its tensors and nothing of its code."""
+    own = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    functions = nn.functional
+
+    def normed(tokens, name):
+        return functions.layer_norm(tokens, (len(kept),), own[f"{name}.weight"][kept], own[f"{name}.bias"][kept])
+
+    def read(tokens, name):
+        return tokens @ own[f"{name}.weight"][:, kept].T + own[f"{name}.bias"]
+
+    def write(values, name):
+        return values @ own[f"{name}.weight"][kept].T + own[f"{name}.bias"][kept]
+
+    made = functions.conv2d(x, own["patches.weight"][kept], own["patches.bias"][kept], stride=4)
+    tokens = (made + own["positions"][:, kept]).flatten(2).transpose(1, 2)
+    for block in range(len(model.blocks)):
+        name = f"blocks.{block}"
+        q, k, v = (
+            read(normed(tokens, f"{name}.norm1"), f"{name}.attention.{part}").unflatten(2, (HEADS, -1)).transpose(1, 2)
+            for part in ("query", "key", "value")
+        )
+        mixed = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(-1) @ v
+        tokens = tokens + write(mixed.transpose(1, 2).flatten(2), f"{name}.attention.output")
+        hidden = functions.gelu(read(normed(tokens, f"{name}.norm2"), f"{name}.linear1"))
+        tokens = tokens + write(hidden, f"{name}.linear2")
+    return read(normed(tokens, "norm").mean(1), "head")
+
+
+def test_the_width_of_tokens_goes_with_positions_in_the_form_of_an_image(tmp_path):
+    torch.manual_seed(0)
+    model = CifarViT(2, width=WIDTH, heads=HEADS, classes=4, size=16).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    x = torch.randn(2, 3, 16, 16)
+    tokens = next(g for g in with_cuts_tried(model, find_groups(model, x), x) if g.name == "patches")
+    assert (tokens.width, tokens.scope) == (WIDTH, "all")
+    kept = [0, 3, 4, 7, 10]
+    result = cut_checked(model, tokens, tuple(kept), {}, x)
+    assert result.done, result.check.reason
+    assert tuple(result.model.positions.shape) == (1, 5, 4, 4)
+    with torch.no_grad():
+        assert_close(narrow_by_hand(model, list(range(WIDTH)), x), model(x))
+        assert_close(result.model(x), narrow_by_hand(model, kept, x))
+    counted = cost_model(parameters(model), layer_parameters(model), [tokens])({"patches": 5})
+    assert counted == pytest.approx(parameters(result.model))
+    plan = plan_for(model, [tokens], [GroupPlan("patches", WIDTH, tuple(kept), "")])
+    save(tmp_path / "kept", result.model, plan)
+    again = load(tmp_path / "kept", CifarViT(2, width=WIDTH, heads=HEADS, classes=4, size=16).eval())
+    assert torch.equal(again(x), result.model(x))

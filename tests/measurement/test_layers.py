@@ -5,6 +5,9 @@ from torch import nn
 
 from cosep.measurement import layer_figures
 from cosep.measurement.layers import layer_times
+from cosep.zoo.vit import CifarViT
+
+X = torch.randn(1, 3, 8, 8)
 
 
 class Block(nn.Module):
@@ -38,6 +41,26 @@ def test_layers_are_counted_before_and_after_in_the_order_in_which_they_run():
 def test_it_is_known_what_every_layer_reads():
     found = layer_figures(Block(), Block(), torch.randn(1, 3, 5, 5))
     assert [each.sources for each in found] == [(-1,), (0,), (1,), (0, 2), (3,)]
+
+
+def test_attention_is_called_attention_and_not_after_the_kernel_that_computed_it():
+    found = layer_figures(CifarViT(1, width=8, heads=2, size=8), CifarViT(1, width=8, heads=2, size=8), X)
+    joins = [each for each in found if not each.layer]
+    assert [each.kind for each in joins] == ["attention", "sum", "sum"]
+    assert [found[place].layer.rpartition(".")[2] for place in joins[0].sources] == ["query", "key", "value"]
+
+
+def test_products_of_matrices_are_called_so():
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other, self.last = (nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            return self.last(self.one(x) @ self.other(x).transpose(1, 2))
+
+    found = layer_figures(Mixing(), Mixing(), torch.randn(2, 4, 4))
+    assert [each.kind for each in found if not each.layer] == ["matrix product"]
 
 
 def test_a_network_without_steps_has_its_layers_but_no_links():

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -15,7 +16,7 @@ from rich.console import Console
 from torch import nn
 
 import cosep
-from cosep.records import Outcome
+from cosep.records import Group, Outcome
 from cosep.reporting.course import Course
 from cosep.reporting.progress import WORDS, Lines, joined, shown_on, training_shown
 from cosep.runs.estimating import Estimate
@@ -171,7 +172,8 @@ def test_a_training_has_a_bar_with_its_rate():
 def test_without_a_terminal_every_stage_group_and_tenth_of_the_training_is_a_line():
     written = io.StringIO()
     told = Lines(Console(file=written, width=200)).callbacks()
-    told.on_start((object(),) * 3, 0, {"macs": 100})
+    layer = Group("layer1.conv1", 16, ("layer1.conv1",), (), (), 9, "interior")
+    told.on_start((layer, replace(layer, name="attention", width=3, unit="head"), layer), 0, {"macs": 100})
     for stage in ("look", "damage", "rebuild", "rebuild", "recover"):
         told.on_stage("", stage)
     told.on_group(OUTCOME)
@@ -179,6 +181,7 @@ def test_without_a_terminal_every_stage_group_and_tenth_of_the_training_is_a_lin
         told.on_update(done, 40, 1.5)
     lines = written.getvalue().splitlines()
     assert [lines.count(WORDS[stage]) for stage in ("look", "damage", "rebuild", "recover")] == [1, 1, 1, 1]
+    assert "3 groups of heads and channels may be cut" in lines
     assert any("layer1.conv1" in line and "16 -> 8" in line for line in lines)
     updates = [line for line in lines if line.startswith("update ")]
     assert len(updates) == 10

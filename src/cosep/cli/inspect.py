@@ -14,7 +14,7 @@ from rich.table import Table
 from cosep.cli.common import count, print_json, shape_of
 from cosep.config import check_choice
 from cosep.groups import find_groups
-from cosep.records import Group, Scope
+from cosep.records import Group, Scope, in_all
 from cosep.surgery import with_cuts_tried
 from cosep.zoo import load_model
 
@@ -49,8 +49,8 @@ def inspect_command(
     screen = Console()
     screen.print(groups_table(model, groups, scope))
     prunable = [g for g in groups if is_prunable(g, scope)]
-    channels = sum(g.width for g in prunable)
-    screen.print(f"{len(prunable)} of {len(groups)} groups are prunable in scope {scope}: {channels} channels.")
+    amounts = in_all([(g.unit, g.width) for g in prunable])
+    screen.print(f"{len(prunable)} of {len(groups)} groups are prunable in scope {scope}: {amounts}.")
 
 
 def is_prunable(group: Group, scope: str) -> bool:

@@ -13,14 +13,15 @@ _SHAPES = ("normalized_shape", "bias_shape")  # the last entry of these
 
 
 def bare_axis(tensor: Tensor, side: Side = "out") -> int:
-    """The axis along which a parameter of no known layer holds channels: its only long one, or else the first.
+    """The axis along which a parameter of no known layer holds channels: its first long one.
 
-    A table has two sides, as a weight has: its last axis is the side "in".
+    Of positions in the form of an image, (1, channels, height, width), that is the second one. A table has two sides,
+    as a weight has: its last axis is the side "in".
     """
     if side == "in":
         return tensor.ndim - 1
     long = [d for d in range(tensor.ndim) if tensor.shape[d] > 1]
-    return long[0] if len(long) == 1 else 0
+    return long[0] if long else 0
 
 
 def resize_bare(module: nn.Module, before: int, count: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cosep.layers import kind_of, mixing_kind_of, written_out
+from cosep.layers import bare_axis, kind_of, mixing_kind_of, written_out
 from cosep.models.modes import device_of, evaluating
 from cosep.models.passes import functional_linears
 from cosep.records import LayerCost
@@ -110,7 +110,7 @@ def _bare_cost(parameter: Tensor) -> LayerCost:
     size = parameter.numel()
     if sum(length > 1 for length in parameter.shape) == 2 and parameter.shape[-1] > 1:
         return LayerCost(parameter.shape[-1], size // parameter.shape[-1], float(size))
-    return LayerCost(1, size, 0.0, size)
+    return LayerCost(1, parameter.shape[bare_axis(parameter)] if parameter.ndim else 1, 0.0, size)
 
 
 def _sizes(module: nn.Module) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from cosep.models.tape import TapeError, record
 from cosep.records import LayerFigures
 
 REPEATS = 10
-JOINS = {"add": "sum", "mul": "product", "cat": "concatenation"}
+JOINS = {"add": "sum", "mul": "product", "cat": "concatenation", "bmm": "matrix product", "matmul": "matrix product"}
 INPUT = -1
 
 
@@ -151,4 +151,6 @@ def _parts(model: nn.Module, one: Tensor, order: list[str]) -> list[tuple[str, s
 def _join(operation: str) -> str:
     """torch's name for what brings several values together, as people say it: aten.add_.Tensor -> sum."""
     name = operation.split(".")[1] if operation.startswith("aten.") else operation
+    if "scaled_dot_product" in name:  # as torch has one for each device and kind of number
+        return "attention"
     return JOINS.get(name.strip("_"), name.strip("_"))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cosep.records import Unit
+
 
 @dataclass(frozen=True)
 class Density:
@@ -34,6 +36,7 @@ class Agreement:
     kept_gaussian: tuple[int, ...]
     kept_histogram: tuple[int, ...]
     density: Density
+    unit: Unit = "channel"  # of a head, the density is that of its first value
 
     @property
     def overlap(self) -> tuple[int, int]:

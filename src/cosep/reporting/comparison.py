@@ -162,14 +162,14 @@ def _row(run: RunRecord, configuration: int) -> dict[str, Any]:
         "macs_after": report.after.macs,
         "parameters_after": report.after.parameters,
         "seconds": sum(report.seconds.values()) or None,
-        "groups": {plan.group: [len(plan.kept), plan.width] for plan in run.plan.groups},
+        "groups": {plan.group: [len(plan.kept), plan.width, plan.unit] for plan in run.plan.groups},
     }
 
 
 def _width(members: Sequence[Mapping[str, Any]], group: str) -> dict[str, float | int | None]:
     """The share of a group's channels that the runs of a configuration kept."""
     found = [row["groups"][group] for row in members if group in row["groups"]]
-    return spread([kept / width for kept, width in found])
+    return spread([kept / width for kept, width, _ in found])
 
 
 def _label(number: int, members: Sequence[Mapping[str, Any]]) -> str:

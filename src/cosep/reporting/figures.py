@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cosep.errors import ConfigError
-from cosep.records import GroupPlan
+from cosep.records import GroupPlan, counted, in_all
 from cosep.reporting.agreement import Agreement, Density, jaccard, spearman, thirds
 from cosep.reporting.comparison import comparison_document
 from cosep.reporting.evidence import Evidence
 from cosep.reporting.literature import published
-from cosep.reporting.page import METRICS, row_order
+from cosep.reporting.page import METRICS, amounts, row_order
 from cosep.reporting.run import RunRecord
 from cosep.reporting.words import percent
 
@@ -110,25 +110,34 @@ def retention(run: RunRecord) -> Drawn:
     plans = run.plan.groups
     figure, axes = _figure(max(4.5, 0.32 * len(plans) + 1.5), 3.4)
     places = np.arange(len(plans))
-    axes.bar(places, [p.width for p in plans], color=LIGHT, edgecolor=GREY, linewidth=0.5, label="original")
-    axes.bar(places, [len(p.kept) for p in plans], color=BLUE, label="kept")
-    if len(plans) <= 24:
-        for place, plan in zip(places, plans, strict=True):
-            text = f"{len(plan.kept)}/{plan.width}"
-            axes.annotate(text, (place, plan.width), ha="center", va="bottom", fontsize=7, xytext=(0, 1), **_offset())
-    axes.set_xticks(places, [_text(p.group, 28) for p in plans], rotation=60, ha="right", fontsize=7)
-    axes.set_ylabel("channels")
-    rate = axes.twinx()
-    rate.plot(places, [100 * len(p.kept) / p.width for p in plans], "o--", color=ORANGE, ms=3, lw=1)
-    rate.set_ylim(0, 105)
-    rate.set_ylabel("kept, %", color=ORANGE)
-    rate.spines["right"].set_visible(True)
-    total, kept = sum(p.width for p in plans), sum(len(p.kept) for p in plans)
-    words = f"{run.title}: {kept} of {total} channels kept ({percent(kept / total)}). " + "; ".join(
-        f"{p.group} {len(p.kept)}/{p.width}" for p in plans
+    found = amounts(plans)
+    # Three heads beside hundreds of channels would not be seen: where there are both, shares are drawn.
+    mixed = len(found) > 1
+    full = [100.0 if mixed else p.width for p in plans]
+    axes.bar(places, full, color=LIGHT, edgecolor=GREY, linewidth=0.5, label="original")
+    axes.bar(
+        places, [top * len(p.kept) / p.width for top, p in zip(full, plans, strict=True)], color=BLUE, label="kept"
     )
-    axes.set_ylim(0, 1.18 * max(p.width for p in plans))
-    axes.set_title(_text(f"{run.title}: {kept} of {total} channels kept", 90), fontsize=9)
+    if len(plans) <= 24:
+        for place, plan, top in zip(places, plans, full, strict=True):
+            text = f"{len(plan.kept)}/{plan.width}"
+            axes.annotate(text, (place, top), ha="center", va="bottom", fontsize=7, xytext=(0, 1), **_offset())
+    labels = [_text(p.group, 28) + " (heads)" * (p.unit == "head") for p in plans]
+    axes.set_xticks(places, labels, rotation=60, ha="right", fontsize=7)
+    axes.set_ylabel("kept, %" if mixed else f"{found[0][0]}s")
+    if not mixed:
+        rate = axes.twinx()
+        rate.plot(places, [100 * len(p.kept) / p.width for p in plans], "o--", color=ORANGE, ms=3, lw=1)
+        rate.set_ylim(0, 105)
+        rate.set_ylabel("kept, %", color=ORANGE)
+        rate.spines["right"].set_visible(True)
+    words = f"{run.title}: " + ", ".join(
+        f"{kept} of {total} {unit}s kept ({percent(kept / total)})" for unit, total, kept in found
+    )
+    words += ". " + "; ".join(f"{p.group} {len(p.kept)}/{p.width}" + " heads" * (p.unit == "head") for p in plans)
+    axes.set_ylim(0, 1.18 * max(full))
+    said = ", ".join(f"{kept} of {total} {unit}s" for unit, total, kept in found)
+    axes.set_title(_text(f"{run.title}: {said} kept", 90), fontsize=9)
     axes.legend(frameon=False, fontsize=7, loc="upper left", ncols=2)
     return "retention", figure, words + "."
 
@@ -143,15 +152,15 @@ def separability_matrix(run: RunRecord, plan: GroupPlan, evidence: Evidence) -> 
     kept = set(plan.kept)
     marked = [place for place, channel in enumerate(rows.tolist()) if channel in kept]
     axes.plot([-0.012] * len(marked), marked, ">", color=ORANGE, ms=3, clip_on=False, transform=_beside(axes))
-    axes.set_ylabel("channels, by cluster", labelpad=12)
+    axes.set_ylabel(f"{plan.unit}s, by cluster", labelpad=12)
     axes.set_xlabel(f"{values.shape[1]} of {len(evidence.pairs)} class pairs")
     axes.set_yticks([])
     _label_pairs(run, axes, evidence)
     figure.colorbar(image, ax=axes, label=name)
-    axes.set_title(_text(f"{plan.group}: {len(plan.kept)} of {plan.width} channels kept (marked)", 80), fontsize=9)
+    axes.set_title(_text(f"{plan.group}: {len(plan.kept)} of {plan.width} {plan.unit}s kept (marked)", 80), fontsize=9)
     words = (
-        f"{plan.group}: {values.shape[0]} channels by {values.shape[1]} of {len(evidence.pairs)} class pairs; {name}, "
-        f"mean {values.mean():.3f}, largest {values.max():.3f}. {len(plan.kept)} channels kept."
+        f"{plan.group}: {values.shape[0]} {plan.unit}s by {values.shape[1]} of {len(evidence.pairs)} class pairs; "
+        f"{name}, mean {values.mean():.3f}, largest {values.max():.3f}. {counted(len(plan.kept), plan.unit)} kept."
     )
     return "separability-matrix", figure, words
 
@@ -197,9 +206,9 @@ def projection_map(run: RunRecord, plan: GroupPlan, evidence: Evidence, projecti
         else "placed by t-SNE: neighbours are near one another, distances and axes have no meaning"
     )
     words = (
-        f"{plan.group}: {plan.width} channels in {len(medoids) or 'no'} clusters; {how}. "
+        f"{plan.group}: {plan.width} {plan.unit}s in {len(medoids) or 'no'} clusters; {how}. "
         f"Weights from {weights.min():.3g} to {weights.max():.3g}; "
-        f"{sum(a in set(medoids) for a in stays)} of {len(stays)} kept channels are medoids."
+        f"{sum(a in set(medoids) for a in stays)} of {len(stays)} kept {plan.unit}s are medoids."
     )
     return "projection", figure, words
 
@@ -244,9 +253,10 @@ def gaussian_histogram(run: RunRecord, agreements: Sequence[Agreement]) -> Drawn
     right.bar_label(bars, fmt="%.1f", fontsize=8)
     right.set_ylim(0, 110)
     right.set_ylabel("kept by both, % of kept by either")
-    right.set_title("Jaccard overlap of the channels kept", fontsize=9)
+    right.set_title("Jaccard overlap of what is kept", fontsize=9)
     figure.tight_layout()
-    words = f"{run.title}, unpruned network: Spearman {rho:.3f} over {len(both[0])} channels; Jaccard " + ", ".join(
+    of = in_all([(a.unit, len(a.gaussian)) for a in agreements])
+    words = f"{run.title}, unpruned network: Spearman {rho:.3f} over {of}; Jaccard " + ", ".join(
         f"{name} {percent(value)}" for name, value in overlaps.items()
     )
     return "gaussian-histogram", figure, words + "."
@@ -262,9 +272,10 @@ def densities(run: RunRecord, agreements: Sequence[Agreement]) -> Drawn:
         density = agreement.density
         names = [run.class_name(label) for label in density.classes]
         _draw_density(panel, density, names)
-        panel.set_title(_text(f"{agreement.group}, channel {density.channel}", 40), fontsize=8)
+        what = "first value of head" if agreement.unit == "head" else "channel"
+        panel.set_title(_text(f"{agreement.group}, {what} {density.channel}", 40), fontsize=8)
         said.append(
-            f"{agreement.group}, channel {density.channel}, {names[0]} against {names[1]}: JM {density.gaussian:.3f} "
+            f"{agreement.group}, {what} {density.channel}, {names[0]} against {names[1]}: JM {density.gaussian:.3f} "
             f"from Gaussians, {density.histogram:.3f} from histograms"
         )
     figure.tight_layout()

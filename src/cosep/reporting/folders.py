@@ -197,6 +197,7 @@ def _agreement(
         kept_gaussian=kept["jm"],
         kept_histogram=kept["jm-histogram"],
         density=_density(spaces["jm"], parts[0], binned[0]),
+        unit=group.unit,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cosep.records import GroupPlan, Latency, Outcome, RecoveryRecord, Selection, known
+from cosep.records import GroupPlan, Latency, Outcome, RecoveryRecord, Selection, Unit, counted, in_unit, known
 from cosep.reporting.evidence import Evidence
 from cosep.reporting.html import assembled, packed
 from cosep.reporting.rebuilt import damage_document, rebuild_document, tried_document
@@ -94,7 +94,8 @@ def run_document(run: RunRecord) -> dict[str, Any]:
                 "name": outcome.group,
                 "width": plan.width,
                 "kept": len(plan.kept),
-                "reason": plan.reason,
+                "unit": plan.unit,
+                "reason": in_unit(plan.reason, plan.unit),
                 "accuracy": outcome.accuracy,
                 "macs": outcome.macs,
                 "parameters": outcome.parameters,
@@ -102,13 +103,13 @@ def run_document(run: RunRecord) -> dict[str, Any]:
             }
             for outcome, plan, _ in run.groups()
         ],
-        "channels": [sum(plan.width for plan in plans), sum(len(plan.kept) for plan in plans)],
+        "units": [list(each) for each in amounts(plans)],
         "before": {
             "macs": report.before.macs,
             "parameters": report.before.parameters,
             "accuracy": report.holdout_accuracy.before,
         },
-        "not_pruned": [[skip.group, skip.width, skip.why] for skip in report.not_pruned],
+        "not_pruned": [[skip.group, with_unit(skip.width, skip.unit), skip.why] for skip in report.not_pruned],
         "limits": [sentence(note) for note in (*report.limits, *report.notes) if not is_warning(note)],
         "layers": [asdict(layer) for layer in report.layers],
         "input": list(run.plan.input),
@@ -163,10 +164,10 @@ def placeless(value: object) -> str:
 def summary(run: RunRecord) -> str:
     """The result in two sentences."""
     report, plans = run.report, run.plan.groups
-    total, kept = sum(plan.width for plan in plans), sum(len(plan.kept) for plan in plans)
+    gone = " and ".join(f"{total - kept:,} of {total:,} prunable {unit}s" for unit, total, kept in amounts(plans))
     cut = sum(len(plan.kept) < plan.width for plan in plans)
     said = (
-        f"{total - kept:,} of {total:,} prunable channels were removed, in {cut} of {len(plans)} groups. "
+        f"{gone or 'None of 0 prunable channels'} were removed, in {cut} of {len(plans)} groups. "
         f"The network is left with {percent(report.change.macs or 0)} of its multiply-accumulates and "
         f"{percent(report.change.parameters or 0)} of its parameters"
     )
@@ -175,6 +176,22 @@ def summary(run: RunRecord) -> str:
         return f"{said}; its accuracy was not measured."
     name, before, after = found
     return f"{said}; {name} went from {percent(before, 2)} to {percent(after, 2)} ({points(after - before)})."
+
+
+def amounts(plans: Sequence[GroupPlan]) -> list[tuple[Unit, int, int]]:
+    """What there was and what stays of heads and of channels, as far as the groups have them."""
+    found: list[tuple[Unit, int, int]] = []
+    units: tuple[Unit, ...] = ("head", "channel")
+    for unit in units:
+        own = [plan for plan in plans if plan.unit == unit]
+        if own:
+            found.append((unit, sum(plan.width for plan in own), sum(len(plan.kept) for plan in own)))
+    return found
+
+
+def with_unit(width: int, unit: Unit) -> int | str:
+    """A width for a column of numbers, in which heads say that they are heads."""
+    return counted(width, unit) if unit == "head" else width
 
 
 def headline(report: Report, of_training: float | None = None) -> list[dict[str, Any]]:
@@ -220,10 +237,11 @@ def group_document(
     selection = plan.selection
     clusters = selection.clusters if selection else ()
     return {
+        "unit": plan.unit,
         "words": reason_in_words(plan, outcome, run.report),
         "facts": facts(run, outcome, plan),
         "kept": list(plan.kept),
-        "curve": curve_document(selection, settings) if selection and selection.candidates else None,
+        "curve": curve_document(selection, settings, plan.unit) if selection and selection.candidates else None,
         "clusters": list(clusters),
         "medoids": list(selection.medoids) if selection else [],
         "representatives": list(selection.representatives) if selection else [],
@@ -237,8 +255,8 @@ def group_document(
 def facts(run: RunRecord, outcome: Outcome, plan: GroupPlan) -> list[list[str]]:
     """The group's figures, as label and text."""
     before = run.report.before
-    found = [["channels kept", f"{len(plan.kept)} of {plan.width} ({percent(len(plan.kept) / plan.width)})"]]
-    found.append(["rule", plan.reason])
+    found = [[f"{plan.unit}s kept", f"{len(plan.kept)} of {plan.width} ({percent(len(plan.kept) / plan.width)})"]]
+    found.append(["rule", in_unit(plan.reason, plan.unit)])
     if outcome.accuracy is not None:
         found.append(["held-out accuracy now", percent(outcome.accuracy, 2)])
     found.append(["network's MACs now", f"{count(outcome.macs)} ({percent(outcome.macs / before.macs)})"])
@@ -250,7 +268,7 @@ def facts(run: RunRecord, outcome: Outcome, plan: GroupPlan) -> list[list[str]]:
     return found
 
 
-def curve_document(selection: Selection, settings: Mapping[str, Any]) -> dict[str, Any]:
+def curve_document(selection: Selection, settings: Mapping[str, Any], unit: Unit = "channel") -> dict[str, Any]:
     """The curve, its fit and the loss at every k, thinned where there are very many; what was chosen always stays."""
     total = len(selection.candidates)
     step = -(-total // CURVE_POINTS)
@@ -269,7 +287,7 @@ def curve_document(selection: Selection, settings: Mapping[str, Any]) -> dict[st
         "degree": select.get("degree"),
         "total": total,
         "silhouette": curve == "silhouette",
-        **CURVES[curve],
+        **{name: in_unit(words, unit) for name, words in CURVES[curve].items()},
     }
 
 

@@ -17,7 +17,7 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from cosep.records import Group, Outcome
+from cosep.records import Group, Outcome, counted
 from cosep.reporting.course import Course
 from cosep.reporting.words import duration, printable
 from cosep.runs.state import Callbacks
@@ -328,8 +328,9 @@ class Lines:
     def start(self, groups: tuple[Group, ...], done: int, before: dict[str, Any]) -> None:
         self.macs = before["macs"]
         going_on = f", going on after {done}" if done else ""
-        groups_of = "group of channels" if len(groups) == 1 else "groups of channels"
-        self.say(f"{len(groups)} {groups_of} may be cut{going_on}")
+        units = " and ".join(f"{unit}s" for unit in ("head", "channel") if any(group.unit == unit for group in groups))
+        groups_of = "group" if len(groups) == 1 else "groups"
+        self.say(f"{len(groups)} {groups_of} of {units or 'channels'} may be cut{going_on}")
 
     def estimate(self, found: Estimate) -> None:
         self.course.expect(found.seconds, found.rounds)
@@ -372,6 +373,7 @@ def estimate_line(found: Estimate) -> str:
 def group_line(outcome: Outcome, macs: float) -> str:
     """One group in one line: layer2.3.conv1  32 -> 16  knee  acc 92.9  MACs 61 %."""
     accuracy = "" if outcome.accuracy is None else f"  acc {100 * outcome.accuracy:.1f}"
-    sizes = f"{outcome.width:>4} -> {outcome.kept:<4}"
-    line = f"{outcome.group:<24} {sizes}  {outcome.reason}{accuracy}  MACs {100 * outcome.macs / macs:.0f} %"
+    kept = counted(outcome.kept, "head") if outcome.unit == "head" else str(outcome.kept)
+    sizes = f"{outcome.width:>4} -> {kept:<4}"
+    line = f"{outcome.group:<24} {sizes}  {outcome.why}{accuracy}  MACs {100 * outcome.macs / macs:.0f} %"
     return printable(line)

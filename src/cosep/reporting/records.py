@@ -17,6 +17,7 @@ from cosep.records import (
     RebuildRecord,
     RecoveryRecord,
     Tried,
+    Unit,
     known,
     present_names,
 )
@@ -43,6 +44,7 @@ class NotPruned:
     group: str
     width: int
     why: str
+    unit: Unit = "channel"
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,10 @@ class Report(FormerlyDict):
             after=Measurement.from_document(document["after"]),
             holdout_accuracy=HeldOut(known(held.get("before")), known(held.get("after"))),
             groups=tuple(Outcome.from_document(entry) for entry in document["groups"]),
-            not_pruned=tuple(NotPruned(skip["group"], skip["width"], skip["why"]) for skip in document["not_pruned"]),
+            not_pruned=tuple(
+                NotPruned(skip["group"], skip["width"], skip["why"], skip.get("unit") or "channel")
+                for skip in document["not_pruned"]
+            ),
             recovery=RecoveryRecord.from_document(recovery) if recovery else None,
             limits=tuple(document["limits"]),
             seconds=document["seconds"],
@@ -160,6 +165,9 @@ class Report(FormerlyDict):
     def former_document(self) -> dict[str, Any]:
         """The dict that a report was in the version before."""
         document = {name: value for name, value in self.to_document().items() if name not in _NEW}
+        document["not_pruned"] = [
+            {name: skip[name] for name in ("group", "width", "why")} for skip in document["not_pruned"]
+        ]
         return {**document, "format": FORMER_FORMAT, "groups": [outcome.former_document() for outcome in self.groups]}
 
 
@@ -220,6 +228,7 @@ _PART = {
     "groups": [str],
     "sources": Maybe([int]),
 }
+_UNIT = Maybe(Where(str, lambda unit: unit in ("channel", "head"), "channel or head"))
 _OUTCOME = {
     "group": str,
     "width": COUNT,
@@ -231,6 +240,7 @@ _OUTCOME = {
     "macs": FINITE,
     "parameters": FINITE,
     "recovery": Maybe(_RECOVERY),
+    "unit": _UNIT,
 }
 _BEFORE = {**dict.fromkeys(("macs", "parameters", "bytes"), POSITIVE), **_FIGURES}
 _AFTER = {**dict.fromkeys(("macs", "parameters", "bytes"), FINITE), **_FIGURES}
@@ -247,7 +257,7 @@ _REPORT = {
     "earlier": Maybe([{"before": _BEFORE, "after": _AFTER, "cut": COUNT, "groups": COUNT, "time": str}]),
     "holdout_accuracy": {"before": Maybe(NUMBER), "after": Maybe(NUMBER)},
     "groups": [_OUTCOME],
-    "not_pruned": [{"group": str, "width": COUNT, "why": str}],
+    "not_pruned": [{"group": str, "width": COUNT, "why": str, "unit": _UNIT}],
     "notes": Maybe([str]),
     "rebuild": Maybe(
         {"layers": [_LAYER], "notes": [str], "divergence": Maybe(NUMBER), "divergence_cut": Maybe(NUMBER)}

@@ -46,7 +46,7 @@ class RunRecord:
     def groups(self) -> list[tuple[Outcome, GroupPlan, Evidence | None]]:
         """Outcome, plan and evidence of every group, in the order of execution."""
         return [
-            (outcome, GroupPlan(plan.group, selection=_fitting(plan)), self.evidence.get(index))
+            (outcome, GroupPlan(plan.group, selection=_fitting(plan), unit=plan.unit), self.evidence.get(index))
             for index, (outcome, plan) in enumerate(zip(self.report.groups, self.plan.groups, strict=True))
         ]
 

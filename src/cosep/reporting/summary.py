@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from cosep.records import counted
 from cosep.reporting.words import count, is_warning, percent, points, warnings_in_words
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def whole_summary(report: Report) -> str:
     """The five lines, every group, how the limits fare, and what must not be overlooked."""
     lines = [short_summary(report), ""]
     width = max((len(outcome.group) for outcome in report.groups), default=0)
-    lines += [f"  {o.group:<{width}} {o.width:>5} -> {o.kept:<5} {o.reason}" for o in report.groups]
+    kept = {o.group: counted(o.kept, "head") if o.unit == "head" else str(o.kept) for o in report.groups}
+    room = max((5, *map(len, kept.values())))
+    lines += [f"  {o.group:<{width}} {o.width:>5} -> {kept[o.group]:<{room}} {o.why}" for o in report.groups]
     said = [note for note in (*report.limits, *report.notes) if not is_warning(note)]
     lines += [f"  {note}" for note in said]
     lines += [f"  warning: {warning}" for warning in warnings_in_words(report)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from cosep.records import GroupPlan, Measurement, Outcome, Selection
+from cosep.records import GroupPlan, Measurement, Outcome, Selection, counted, in_unit
 
 if TYPE_CHECKING:
     from cosep.reporting.records import Report, Step
@@ -49,30 +49,33 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, report: Report) -> list[s
     said: list[str] = []
     select = settings.get("select", {})
     whole = WHOLE.get(plan.reason.removesuffix(": kept whole"))
-    stays = STAYS.get(select.get("representative", ""), "one channel")
+    unit = plan.unit
+    stays = STAYS.get(select.get("representative", ""), f"one {unit}")
     if whole:
-        said.append(whole)
+        said.append(in_unit(whole, unit))
     elif plan.reason == "knee" and chosen and chosen.k is not None:
         said.append(f"The knee of the fitted silhouette curve is at k = {chosen.k}{_slopes(chosen)}.")
-        said.append(f"Of each of the {chosen.k} clusters one channel stays, {stays}.")
+        said.append(f"Of each of the {chosen.k} clusters one {unit} stays, {stays}.")
         if select.get("degree") == 2 and _rises(chosen.fit):
             said.append(
                 f"With degree 2 and a fit that rises all the way, the knee is always in the middle of the range, near "
-                f"half of the {width} channels: here the degree set the width as much as the group did."
+                f"half of the {width} {unit}s: here the degree set the width as much as the group did."
             )
     elif plan.reason == "width given":
         said.append("The width was given by the caller.")
         if chosen and chosen.clusters:
-            said.append(f"Of each cluster one channel stays, {stays}.")
+            said.append(f"Of each cluster one {unit} stays, {stays}.")
     elif (limited := LIMITED.match(plan.reason)) and plan.group in report.damage:
         said.append(_damage_in_words(plan, limited["what"], report))
     else:
-        said.append(sentence(plan.reason))
+        said.append(sentence(in_unit(plan.reason, unit)))
     said += _reproduced(plan, settings)
     notes = list(outcome.notes) or list(chosen.notes if chosen else ())
-    said += [sentence(note) for note in notes]
+    said += [sentence(in_unit(note, unit)) for note in notes]
     if chosen and len(chosen.kept) != kept and kept == width:
-        said.append(f"The curve and the clusters below led to {len(chosen.kept)} channels, which were not kept to.")
+        said.append(
+            f"The curve and the clusters below led to {counted(len(chosen.kept), unit)}, which were not kept to."
+        )
     return said
 
 
@@ -81,8 +84,8 @@ def _damage_in_words(plan: GroupPlan, what: str, report: Report) -> str:
     larger, groups = sum(other > harm for other in report.damage.values()), len(report.damage)
     rank = "the largest" if not larger else "the smallest" if larger == groups - 1 else f"place {larger + 1}"
     return (
-        f"The width follows from the {what} and from the damage: with half of this group's channels, and all others "
-        f"whole, the outputs move by {harm:.2g} (KL, temperature 4), {rank} of {groups} groups."
+        f"The width follows from the {what} and from the damage: with half of this group's {plan.unit}s, and all "
+        f"others whole, the outputs move by {harm:.2g} (KL, temperature 4), {rank} of {groups} groups."
     )
 
 
@@ -92,8 +95,9 @@ def _reproduced(plan: GroupPlan, settings: Mapping[str, Any]) -> list[str]:
     if not chosen or kept not in chosen.candidates or curve_of(chosen, settings) != "elimination":
         return []
     share = chosen.scores[chosen.candidates.index(kept)]
+    those = f"The {kept} {plan.unit}s that stay are those that together reproduce" if kept > 1 else None
     return [
-        f"The {kept} channels that stay are those that together reproduce best what the next layers compute: "
+        f"{those or f'The {plan.unit} that stays is the one that reproduces'} best what the next layers compute: "
         f"{percent(share)} of it, with the weights solved anew."
     ]
 

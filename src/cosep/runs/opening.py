@@ -321,6 +321,6 @@ class _ByPlan:
         for each in self.plan.groups:
             if each.group == group.name:
                 if each.width != group.width:
-                    raise PlanError(f"the plan gives {group.name} {each.width} channels; it has {group.width}.")
+                    raise PlanError(f"the plan gives {group.name} {each.width} {group.unit}s; it has {group.width}.")
                 return each.selection
         return Selection(group.width, tuple(range(group.width)), "not in the plan: kept whole")

@@ -205,7 +205,7 @@ def decided_plan(job: Job, model: nn.Module, state: State) -> Plan:
     found = candidates_of_original(job)
     decided = as_found(job, check_met(job, widths_of(job, state, found, target_of(job, state))))
     chosen = [
-        GroupPlan(group.name, selection=_finished(job, group, each, decided.widths[group.name]))
+        GroupPlan(group.name, selection=_finished(job, group, each, decided.widths[group.name]), unit=group.unit)
         for group, each in zip(job.groups, found, strict=True)
     ]
     made = plan_for(model, job.groups, chosen)

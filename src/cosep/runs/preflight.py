@@ -98,15 +98,15 @@ def _fits(layer: str, pattern: str) -> bool:
 
 def checked_widths(widths: Mapping[str, int], groups: Iterable[Group], skipped: Iterable[Group] = ()) -> dict[str, int]:
     """The caller's widths, each of a group that is there, can be pruned, and is as wide."""
-    known = {group.name: group.width for group in groups}
+    known = {group.name: group for group in groups}
     why = {group.name: group.why_not for group in skipped}
     for name, width in widths.items():
         if name not in known and why.get(name):
             raise ConfigError(f"widths names {name!r}, which cannot be pruned: {why[name]}.")
         if name not in known:
             raise ConfigError(f"widths names {name!r}, which is no prunable group; there are {', '.join(known)}.")
-        if not 1 <= width <= known[name]:
-            raise ConfigError(f"widths asks for {width} channels of {name}, which has {known[name]}.")
+        if not 1 <= width <= known[name].width:
+            raise ConfigError(f"widths asks for {width} {known[name].unit}s of {name}, which has {known[name].width}.")
     return dict(widths)
 
 

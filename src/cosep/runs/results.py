@@ -83,6 +83,7 @@ def outcome_of(group: Group, selection: Selection, check: MaskedCheck | None) ->
         reason=selection.reason,
         notes=selection.notes,
         masked_difference=check.max_difference if check else None,
+        unit=group.unit,
     )
 
 
@@ -94,7 +95,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
         after=after,
         holdout_accuracy=HeldOut(job.before["holdout_accuracy"], accuracy_after(job, state)),
         groups=state.outcomes,
-        not_pruned=tuple(NotPruned(g.name, g.width, g.why_not) for g in job.skipped),
+        not_pruned=tuple(NotPruned(g.name, g.width, g.why_not, g.unit) for g in job.skipped),
         recovery=state.final,
         limits=state.limit_notes,
         seconds={stage: round(seconds, 3) for stage, seconds in job.clock.seconds.items()},
@@ -108,7 +109,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
 
 def layers_of(job: Job, state: State) -> tuple[LayerFigures, ...]:
     """What each layer costs before and after, and why its outputs are as many as they are."""
-    reasons = {outcome.group: outcome.reason for outcome in state.outcomes}
+    reasons = {outcome.group: outcome.why for outcome in state.outcomes}
     reasons |= {group.name: group.why_not for group in job.skipped}
     holding: dict[str, list[str]] = {}
     for group in (*job.groups, *job.skipped):

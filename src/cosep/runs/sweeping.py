@@ -75,6 +75,7 @@ class Sweep:
     widths: Mapping[str, int]
     sizes: tuple[Size, ...] = ()
     damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone at half its width
+    heads: tuple[str, ...] = ()  # the groups whose widths count heads of attention
 
     def to_document(self) -> dict[str, Any]:
         """As plain values for a JSON file."""
@@ -83,8 +84,9 @@ class Sweep:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Sweep:
         """The sweep that `to_document` wrote."""
-        known = {name: document[name] for name in cls.__annotations__}
-        return cls(**{**known, "sizes": tuple(Size(**size) for size in document["sizes"])})
+        known = {name: document[name] for name in cls.__annotations__ if name != "heads"}
+        heads = tuple(document.get("heads", ()))  # unknown to sweeps of before they were recorded
+        return cls(**{**known, "sizes": tuple(Size(**size) for size in document["sizes"]), "heads": heads})
 
 
 def sweep(
@@ -185,7 +187,8 @@ def _begun(job: Job, evaluate: Batches | None, stored: Sweep | None) -> tuple[Jo
             return job, stored
         scored = [None if each is None else accuracy(job.original, each) for each in (evaluate, job.holdout)]
     widths = {group.name: group.width for group in job.groups}
-    return job, Sweep(before.macs, before.parameters, scored[0], scored[1], widths)
+    heads = tuple(group.name for group in job.groups if group.unit == "head")
+    return job, Sweep(before.macs, before.parameters, scored[0], scored[1], widths, heads=heads)
 
 
 def _size(job: Job, state: State, found: Sweep, asked: Asked, evaluate: Batches | None) -> Size:

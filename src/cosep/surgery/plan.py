@@ -17,7 +17,7 @@ from cosep.errors import PlanError
 from cosep.groups import find_groups
 from cosep.layers import written_out
 from cosep.models.modes import device_of
-from cosep.records import Cost, Group, GroupPlan, Plan, Selection, Side
+from cosep.records import Cost, Group, GroupPlan, Plan, Selection, Side, Unit, counted
 from cosep.surgery.cut import apply_layout, layout_of, merged_layout
 
 FORMAT = 2
@@ -47,7 +47,8 @@ def plan_for(
     plan = replace(like or Plan(), groups=tuple(chosen), layout={}, fingerprint=fingerprint(model))
     check_plan(model, by_name.values(), plan)
     cuts = [layout_of(model, by_name[c.group], c.kept, {}) for c in plan.groups if len(c.kept) < c.width]
-    return replace(plan, layout=merged_layout(*cuts))
+    named = (GroupPlan(c.group, selection=c.selection, unit=by_name[c.group].unit) for c in plan.groups)
+    return replace(plan, groups=tuple(named), layout=merged_layout(*cuts))
 
 
 def check_plan(model: nn.Module, groups: Iterable[Group], plan: Plan) -> None:
@@ -71,17 +72,18 @@ def check_plan(model: nn.Module, groups: Iterable[Group], plan: Plan) -> None:
 def check_kept(group: Group, kept: Sequence[int], width: int | None = None) -> None:
     """Refuse kept channels that a group cannot have."""
     if width is not None and width != group.width:
-        raise PlanError(f"the plan gives group {group.name!r} {width} channels; it has {group.width}.")
+        raise PlanError(f"the plan gives group {group.name!r} {counted(width, group.unit)}; it has {group.width}.")
     if not kept:
-        raise PlanError(f"the plan keeps no channel of group {group.name!r}; at least one must stay.")
+        raise PlanError(f"the plan keeps no {group.unit} of group {group.name!r}; at least one must stay.")
     if any(not isinstance(c, int) or isinstance(c, bool) for c in kept) or list(kept) != sorted(set(kept)):
         raise PlanError(
-            f"the kept channels of group {group.name!r} must be different whole numbers in ascending order."
+            f"the kept {group.unit}s of group {group.name!r} must be different whole numbers in ascending order."
         )
     if kept[0] < 0 or kept[-1] >= group.width:
         wrong = kept[0] if kept[0] < 0 else kept[-1]
         raise PlanError(
-            f"the plan keeps channel {wrong} of group {group.name!r}, whose channels are 0 to {group.width - 1}."
+            f"the plan keeps {group.unit} {wrong} of group {group.name!r}, "
+            f"whose {group.unit}s are 0 to {group.width - 1}."
         )
     if len(kept) == group.width:
         return
@@ -93,7 +95,7 @@ def check_kept(group: Group, kept: Sequence[int], width: int | None = None) -> N
         counts[c // per] += 1
     if len(set(counts)) > 1:
         raise PlanError(
-            f"group {group.name!r} must keep equally many channels in each of its {group.blocks} blocks of {per}; "
+            f"group {group.name!r} must keep equally many {group.unit}s in each of its {group.blocks} blocks of {per}; "
             f"the plan keeps between {min(counts)} and {max(counts)}."
         )
 
@@ -135,7 +137,8 @@ def edited(plan: Plan, kept: Mapping[str, tuple[int, ...]], reason: str) -> Plan
             raise PlanError(f"the plan has no group {name!r}; it has {', '.join(known)}.")
         width = known[name].width
         if not channels or channels[0] < 0 or channels[-1] >= width or len(set(channels)) < len(channels):
-            raise PlanError(f"the kept channels of {name!r} must be different numbers from 0 to {width - 1}.")
+            unit = known[name].unit
+            raise PlanError(f"the kept {unit}s of {name!r} must be different numbers from 0 to {width - 1}.")
     groups = (each.keeping(kept[each.group], reason) if each.group in kept else each for each in plan.groups)
     return replace(plan, groups=tuple(groups), layout={}, cost=None)
 
@@ -160,15 +163,17 @@ def differences(one: Plan, other: Plan) -> tuple[str, ...]:
             found.append(f"{name}: only in the {'first' if name in first else 'second'} plan")
         elif first[name].kept != second[name].kept:
             a, b = set(first[name].kept), set(second[name].kept)
-            found.append(f"{name}: {len(a)} channels and {len(b)}, {len(a & b)} of them the same")
+            found.append(f"{name}: {counted(len(a), first[name].unit)} and {len(b)}, {len(a & b)} of them the same")
     return tuple(found)
 
 
 def plan_table(plan: Plan) -> str:
     """The plan as text: a line for each group, and what it will cost."""
-    rows = [("group", "channels", "kept", "why")]
+    with_heads = any(each.unit == "head" for each in plan.groups)
+    rows = [("group", "width" if with_heads else "channels", "kept", "why")]
     for each in plan.groups:
-        rows.append((each.group, str(each.width), str(len(each.kept)), "; ".join((each.reason, *each.selection.notes))))
+        width = counted(each.width, each.unit) if each.unit == "head" else str(each.width)
+        rows.append((each.group, width, str(len(each.kept)), each.why))
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{a:<{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}  {d}".rstrip() for a, b, c, d in rows]
     if plan.cost:
@@ -220,6 +225,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
             {
                 "group": g.group,
                 "width": g.width,
+                **({"unit": g.unit} if g.unit != "channel" else {}),
                 "kept": list(g.kept),
                 "reason": g.reason,
                 "notes": list(g.selection.notes),
@@ -275,6 +281,7 @@ def _one_plan(top: Mapping[str, Any]) -> Plan:
                 kept=kept,
                 reason=_get(entry, "reason", str, where),
                 selection=_selection_from_document(entry, width, where, version),
+                unit=_unit(entry, where),
             )
         )
     layout: dict[tuple[str, Side], tuple[int, ...]] = {}
@@ -330,6 +337,14 @@ def _selection_from_document(group: Mapping[str, Any], width: int, where: str, v
         values[key] = tuple(float(v) for v in numbers)
     owner, place = (entry, part) if version == 1 else (group, where)
     return Selection(**values, notes=_texts(_get(owner, "notes", list, place), f"{place}.notes"))
+
+
+def _unit(entry: Mapping[str, Any], where: str) -> Unit:
+    """What one of a group's channels is; plans of groups of channels do not say it."""
+    found = entry.get("unit", "channel")
+    if found not in ("channel", "head"):
+        raise PlanError(f"{where}.unit is {_shown(found)}; it must be 'channel' or 'head'.")
+    return "head" if found == "head" else "channel"
 
 
 def _texts(values: object, where: str) -> tuple[str, ...]:

@@ -48,14 +48,14 @@ function widths() {
   const apart = data.groups.map((_, i) => { const found = means.map((m) => m[i]).filter((v) => v !== null); return Math.max(...found) - Math.min(...found); });
   const most = apart.reduce((best, value, i) => (value > apart[best] ? i : best), 0);
   return figure({
-    title: "Channels kept in each group", wide: true,
-    text: data.configurations.length < 2 || apart[most] === 0 ? `${data.groups.length} groups; share of the channels kept, the mean of a configuration's runs.` : `${data.groups.length} groups. The configurations differ most at ${named(clipped(data.groups[most], 60))}, by ${percent(apart[most])} of its channels.`,
+    title: data.runs.some((run) => Object.values(run.groups).some((g) => g[2] === "head")) ? "Heads and channels kept in each group" : "Channels kept in each group", wide: true,
+    text: data.configurations.length < 2 || apart[most] === 0 ? `${data.groups.length} groups; share kept of each, the mean of a configuration's runs.` : `${data.groups.length} groups. The configurations differ most at ${named(clipped(data.groups[most], 60))}, by ${percent(apart[most])} of its width.`,
     draw: (space) => {
       const letters = Math.min(22, Math.max(...data.groups.map((name) => [...name].length))), tilted = 16 + letters * 5;
       const margin = { left: 56, right: 18, top: 26, bottom: tilted }, height = 240 + tilted, width = Math.max(space, data.groups.length * 14 + 80);
       const x = scale(0, Math.max(data.groups.length - 1, 1), margin.left + 24, width - margin.right - 8), y = scale(0, 1, height - margin.bottom, margin.top);
       const svg = s("svg", { width, height },
-        axes({ width, height, margin, x, y, xTicks: [], yTicks: [0, 0.25, 0.5, 0.75, 1], yName: "channels kept", yText: (t) => percent(t, 0) }),
+        axes({ width, height, margin, x, y, xTicks: [], yTicks: [0, 0.25, 0.5, 0.75, 1], yName: "share kept", yText: (t) => percent(t, 0) }),
         data.groups.map((name, i) => s("text", { "text-anchor": "end", "font-size": 11, transform: `translate(${x(i) + 4} ${height - margin.bottom + 12}) rotate(-55)` }, named(clipped(name, 22)))),
         data.configurations.map((c, i) => {
           const stroke = style("--series" + (i % 8));
@@ -67,10 +67,10 @@ function widths() {
         const g = Math.floor(at / data.configurations.length), i = at % data.configurations.length, w = data.configurations[i].widths[g];
         return `${named(data.groups[g])}\n${named(label(i))}\nkept ${percent(w.mean)}${w.n > 1 ? ` (${percent(w.low)} to ${percent(w.high)})` : ""}`;
       });
-      return width > space ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Chart: channels kept in each group" }, svg) : svg;
+      return width > space ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Chart: share kept of each group" }, svg) : svg;
     },
     role: null, legend: keys,
-    rows: () => table([["group", true], ["channels", false], ...data.runs.map((run) => [clipped(run.name, 24), false])], data.groups.map((name) => [name, (data.runs.find((run) => run.groups[name]) || { groups: { [name]: [] } }).groups[name][1], ...data.runs.map((run) => (run.groups[name] ? run.groups[name][0] : null))])),
+    rows: () => table([["group", true], ["width", false], ...data.runs.map((run) => [clipped(run.name, 24), false])], data.groups.map((name) => [name, (data.runs.find((run) => run.groups[name]) || { groups: { [name]: [] } }).groups[name].slice(1).map((part) => (part === "channel" ? "" : part === "head" ? "heads" : part)).join(" ").trim(), ...data.runs.map((run) => (run.groups[name] ? run.groups[name][0] : null))])),
   });
 }
 

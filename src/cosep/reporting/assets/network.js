@@ -15,20 +15,22 @@ function network() {
   const fed = layers.filter((p) => p.outputs[1] === p.outputs[0] && p.inputs[1] < p.inputs[0]).length;
   const sum = (of) => [0, 1].map((i) => layers.reduce((total, p) => total + p[of][i], 0));
   const time = sum("milliseconds"), slow = layers.reduce((a, b) => (b.milliseconds[1] > a.milliseconds[1] ? b : a));
-  const about = (p) => `${named(p.layer)} (${p.kind})\nmakes ${arrow(p.outputs)} channels from ${arrow(p.inputs)}\nMACs ${arrow(p.macs, brief)}\n${arrow(p.milliseconds, ms)} ms` + (p.why ? `\n${p.why}` : "");
+  const heads = (p) => run.groups.filter((g) => g.unit === "head" && p.groups.includes(g.name)).map((g) => `${g.kept} of ${g.width} heads`);
+  const told = (p) => [...heads(p), p.why].filter(Boolean).join("; ");
+  const about = (p) => `${named(p.layer)} (${p.kind})\nmakes ${arrow(p.outputs)} channels from ${arrow(p.inputs)}\nMACs ${arrow(p.macs, brief)}\n${arrow(p.milliseconds, ms)} ms` + (told(p) ? `\n${told(p)}` : "");
   return figure({
     title: "The network from input to output", wide: true, role: null,
     text: [`${layers.length} layers in the order in which they run: ${cut} make fewer channels than before, ${fed} more only read fewer. ` +
       `Together they take ${ms(time[0])} ms before and ${ms(time[1])} ms after; most of that, ${ms(slow.milliseconds[1])} ms, goes to ${named(clipped(slow.layer, 60))}.`,
       "A layer's time lasts until the next one begins, with the normalisation, activation and addition behind it; the median of a few rounds in turn, batch size 1."],
-    draw: (width) => drawNetwork(width, parts, about),
+    draw: (width) => drawNetwork(width, parts, about, told),
     legend: () => [key(s("rect", { class: "kept", x: -6, y: -6, width: 12, height: 12 }), "after"), key(s("rect", { class: "removed", x: -6, y: -6, width: 12, height: 12 }), "removed or saved"), parts.some((p) => p.sources) && key(s("path", { class: "wire", d: "M-7 0L7 0" }), "what reads what")].filter(Boolean),
     rows: () => table([["layer", true], ["kind", true], ["channels in", false], ["channels out", false], ["MACs", false], ["ms before", false], ["ms after", false], ["why", true]],
-      parts.map((p) => p.layer ? [p.layer, p.kind, arrow(p.inputs), arrow(p.outputs), arrow(p.macs, brief), ms(p.milliseconds[0]), ms(p.milliseconds[1]), p.why] : ["", p.kind, "", "", "", "", "", ""])),
+      parts.map((p) => p.layer ? [p.layer, p.kind, arrow(p.inputs), arrow(p.outputs), arrow(p.macs, brief), ms(p.milliseconds[0]), ms(p.milliseconds[1]), told(p)] : ["", p.kind, "", "", "", "", "", ""])),
   });
 }
 
-function drawNetwork(width, parts, about) {
+function drawNetwork(width, parts, about, told) {
   const narrow = width < 760, tall = narrow ? 62 : 28, head = 46, gutter = narrow ? 34 : 64, spine = gutter - 10;
   const tops = [];
   let height = head;
@@ -64,7 +66,7 @@ function drawNetwork(width, parts, about) {
       row.append(after < before && s("rect", { class: "removed", x: at[c + 1] + 0.5, y: top + 0.5, width: Math.max(before - 1, 0.5), height: thick - 1 }) || "", s("rect", { class: "kept", x: at[c + 1], y: top, width: Math.max(after, 1), height: thick }),
         s("text", narrow ? { class: "tiny", x: at[c + 1], y: y + 49 } : { x: at[c + 1] + reach + 6, y: centre + 4 }, arrow(p[of], text)));
     });
-    if (!narrow) row.append(s("text", { x: why, y: centre + 4 }, named(clipped(p.why, letters(width - why)))));
+    if (!narrow) row.append(s("text", { x: why, y: centre + 4 }, named(clipped(told(p), letters(width - why)))));
     svg.append(row, s("circle", { class: p.outputs[1] < p.outputs[0] ? "dot" : "gone", cx: spine, cy: centre, r: 4.5 }));
   });
   return height > 1000 ? h("div", { class: "scroll tall long", tabindex: 0, role: "region", "aria-label": "The network, layer by layer" }, svg) : svg;

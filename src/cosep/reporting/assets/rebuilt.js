@@ -29,22 +29,22 @@ function harmed() {
   const [name, , , most] = run.damage[0], least = run.damage[run.damage.length - 1], shown = run.damage.slice(0, MOST_ROWS);
   const some = shown.length < run.damage.length ? ` Drawn are the ${MOST_ROWS} largest.` : "";
   return figure({
-    title: "Damage of each group alone, at half of its channels", wide: true,
-    text: `How far the outputs move (KL, temperature 4) when one group alone keeps half of its channels and the layers that read it are re-solved: from ${num(least[3])} (${named(clipped(least[0], 60))}) to ${num(most)} (${named(clipped(name, 60))}). Groups keep more channels where the damage is large and a channel cheap.` + some,
+    title: `Damage of each group alone, at half of its ${mixed ? "width" : run.units[0][0] + "s"}`, wide: true,
+    text: `How far the outputs move (KL, temperature 4) when one group alone keeps half of its ${mixed ? "width" : run.units[0][0] + "s"} and the layers that read it are re-solved: from ${num(least[3])} (${named(clipped(least[0], 60))}) to ${num(most)} (${named(clipped(name, 60))}). Groups keep more where the damage is large and ${mixed ? "a head or channel" : "a " + run.units[0][0]} cheap.` + some,
     draw: (width) => {
       const step = 24, longest = Math.max(...shown.map((row) => [...row[0]].length)), margin = { left: Math.min(longest * 7 + 16, 200, width * 0.4), right: width < 500 ? 60 : 130, top: 6, bottom: 40 }, height = margin.top + margin.bottom + shown.length * step;
       const [, high] = padded([0, most || 1], 0.04), x = scale(0, high, margin.left, width - margin.right), letters = Math.floor((margin.left - 14) / 7);
-      const svg = s("svg", { width, height }, axes({ width, height, margin, x, y: () => 0, xTicks: ticks(0, high, width / 130), yTicks: [], xName: "damage at half of its channels" }),
+      const svg = s("svg", { width, height }, axes({ width, height, margin, x, y: () => 0, xTicks: ticks(0, high, width / 130), yTicks: [], xName: "damage at half of its width" }),
         shown.map(([group, channels, kept, harm], i) => {
           const y = margin.top + i * step;
           return [s("text", { x: margin.left - 6, y: y + step / 2 + 4, "text-anchor": "end" }, named(clipped(group, letters))),
             s("rect", { class: "kept", x: margin.left, y: y + 5, width: Math.max(x(harm) - margin.left, 1), height: step - 10, rx: 2 }),
-            s("text", { x: x(harm) + 6, y: y + step / 2 + 4 }, width < 500 ? `${kept}/${channels}` : `${kept} of ${channels} kept`)];
+            s("text", { x: x(harm) + 6, y: y + step / 2 + 4 }, width < 500 ? `${kept}/${channels}` : `${kept} of ${channels} ${unitOf(group) === "head" ? "heads " : ""}kept`)];
         }));
-      nearest(svg, shown.map((row, i) => [(margin.left + x(row[3])) / 2, margin.top + (i + 0.5) * step]), (i) => `${named(shown[i][0])}\ndamage ${num(shown[i][3])}\n${shown[i][2]} of ${shown[i][1]} channels kept`, 160);
+      nearest(svg, shown.map((row, i) => [(margin.left + x(row[3])) / 2, margin.top + (i + 0.5) * step]), (i) => `${named(shown[i][0])}\ndamage ${num(shown[i][3])}\n${shown[i][2]} of ${shown[i][1]} ${unitOf(shown[i][0])}s kept`, 160);
       return svg;
     },
-    rows: () => table([["group", true], ["channels", false], ["kept", false], ["damage at half width", false]], run.damage),
+    rows: () => table([["group", true], [mixed ? "width" : run.units[0][0] + "s", false], ["kept", false], ["damage at half width", false]], run.damage.map(([group, width, kept, harm]) => [group, mixed && unitOf(group) === "head" ? `${width} heads` : width, kept, harm])),
   });
 }
 

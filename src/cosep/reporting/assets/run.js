@@ -13,22 +13,27 @@ let current = 0;
 
 // ---- the network at a glance
 
-const total = (g) => `${g.kept} of ${g.width} channels kept (${percent(g.kept / g.width)})`;
+const total = (g) => `${g.kept} of ${g.width} ${g.unit}s kept (${percent(g.kept / g.width)})`;
+// Heads and channels in one picture: three heads beside hundreds of channels would not be seen, so that shares are drawn.
+const mixed = run.units.length > 1;
+const unitOf = (name) => (run.groups.find((g) => g.name === name) || { unit: "channel" }).unit;
+const labelled = (g, letters) => clipped(g.name, letters) + (g.unit === "head" ? " (heads)" : "");
 
 function retention() {
   const groups = run.groups;
-  const text = `${run.channels[1].toLocaleString("en")} of ${run.channels[0].toLocaleString("en")} channels kept (${percent(run.channels[1] / Math.max(run.channels[0], 1))}). Choose a group here, with the list below, or with the arrow keys ← and →.`;
+  const kept = run.units.map(([unit, before, after]) => `${after.toLocaleString("en")} of ${before.toLocaleString("en")} ${unit}s kept (${percent(after / Math.max(before, 1))})`).join(", ");
+  const text = `${kept}. Choose a group here, with the list below, or with the arrow keys ← and →.`;
   return figure({
-    title: "Channels kept and removed in each group", text, role: null, wide: true, draw: drawRetention,
+    title: `${run.units.map(([unit]) => unit + "s").join(" and ").replace(/^./, (letter) => letter.toUpperCase())} kept and removed in each group`, text, role: null, wide: true, draw: drawRetention,
     legend: () => [key(s("rect", { class: "kept", x: -6, y: -6, width: 12, height: 12 }), "kept"), key(s("rect", { class: "removed", x: -6, y: -6, width: 12, height: 12 }), "removed")],
-    rows: () => table([["group", true], ["channels", false], ["kept", false], ["share", false], ["reason", true], ["held-out accuracy after", false], ["MACs left", false], ["parameters left", false]],
-      groups.map((g) => [g.name, g.width, g.kept, percent(g.kept / g.width), g.reason, percent(g.accuracy, 2), percent(g.macs === null ? null : g.macs / run.before.macs), percent(g.parameters === null ? null : g.parameters / run.before.parameters)])),
+    rows: () => table([["group", true], [mixed ? "width" : run.units[0][0] + "s", false], ["kept", false], ["share", false], ["reason", true], ["held-out accuracy after", false], ["MACs left", false], ["parameters left", false]],
+      groups.map((g) => [g.name, mixed && g.unit === "head" ? `${g.width} heads` : g.width, g.kept, percent(g.kept / g.width), g.reason, percent(g.accuracy, 2), percent(g.macs === null ? null : g.macs / run.before.macs), percent(g.parameters === null ? null : g.parameters / run.before.parameters)])),
   });
 }
 
 function drawRetention(space) {
   const groups = run.groups, count = groups.length;
-  const letters = Math.min(22, Math.max(...groups.map((g) => [...g.name].length)));
+  const letters = Math.max(...groups.map((g) => [...labelled(g, 22)].length));
   const flat = (space - 52) / count > letters * 7 + 8;
   // Tilted names reach down, and to the left of their bars.
   const margin = { left: flat ? 44 : Math.max(44, letters * 4.2 - 4), right: 8, top: 40 };
@@ -36,20 +41,21 @@ function drawRetention(space) {
   const band = Math.min((width - margin.left - margin.right) / Math.max(count, 1), 300);
   const below = flat ? 26 : 22 + letters * 5.6;
   const height = 220 + below, bottom = height - below;
-  const [, most] = extent(groups.map((g) => g.width));
+  const full = (g) => (mixed ? 1 : g.width), stays = (g) => (mixed ? g.kept / g.width : g.kept);
+  const [, most] = extent(groups.map(full));
   const y = scale(0, most, bottom, margin.top);
   const svg = s("svg", { width, height, role: "radiogroup", "aria-label": "Groups; the arrow keys choose one" });
-  for (const t of whole(ticks(0, most, 4))) svg.append(s("line", { class: "gridline", x1: margin.left, x2: margin.left + band * count, y1: y(t), y2: y(t) }), s("text", { x: margin.left - 6, y: y(t) + 4, "text-anchor": "end", "aria-hidden": "true" }, num(t)));
-  svg.append(s("text", { x: 4, y: 12, "aria-hidden": "true" }, "channels"));
+  for (const t of mixed ? [0, 0.25, 0.5, 0.75, 1] : whole(ticks(0, most, 4))) svg.append(s("line", { class: "gridline", x1: margin.left, x2: margin.left + band * count, y1: y(t), y2: y(t) }), s("text", { x: margin.left - 6, y: y(t) + 4, "text-anchor": "end", "aria-hidden": "true" }, mixed ? percent(t, 0) : num(t)));
+  svg.append(s("text", { x: 4, y: 12, "aria-hidden": "true" }, mixed ? "share kept" : run.units[0][0] + "s"));
   groups.forEach((g, i) => {
     const left = margin.left + i * band, middle = left + band / 2, thick = Math.min(band * 0.72, 72), x = middle - thick / 2;
-    const label = clipped(g.name, 22);
+    const label = labelled(g, 22);
     svg.append(s("g", { class: "choice", role: "radio", "aria-checked": String(i === current), tabindex: i === current ? 0 : -1, "aria-label": `${g.name}: ${total(g)}`, "data-group": i,
       onclick: () => choose(i, true), onpointermove: (event) => tell(event, `${named(g.name)}\n${total(g)}\n${g.reason}`), onpointerleave: leave },
       s("rect", { class: "hit", x: left + 1, y: margin.top - 20, width: band - 2, height: height - margin.top + 18, rx: 4 }),
-      g.kept < g.width && s("rect", { class: "removed", x: x + 0.5, y: y(g.width), width: thick - 1, height: Math.max(y(g.kept) - y(g.width), 0) }),
-      s("rect", { class: "kept", x, y: y(g.kept), width: thick, height: Math.max(bottom - y(g.kept), 1) }),
-      band > 40 && s("text", { x: middle, y: y(g.width) - 5, "text-anchor": "middle", "aria-hidden": "true" }, `${g.kept}/${g.width}`),
+      g.kept < g.width && s("rect", { class: "removed", x: x + 0.5, y: y(full(g)), width: thick - 1, height: Math.max(y(stays(g)) - y(full(g)), 0) }),
+      s("rect", { class: "kept", x, y: y(stays(g)), width: thick, height: Math.max(bottom - y(stays(g)), 1) }),
+      band > 40 && s("text", { x: middle, y: y(full(g)) - 5, "text-anchor": "middle", "aria-hidden": "true" }, `${g.kept}/${g.width}`),
       flat ? s("text", { class: "label", x: middle, y: bottom + 16, "text-anchor": "middle", "aria-hidden": "true" }, named(label))
         : s("text", { class: "label", "text-anchor": "end", transform: `translate(${middle + 4} ${bottom + 12}) rotate(-55)`, "aria-hidden": "true", "font-size": 11 }, named(label))));
   });
@@ -61,7 +67,7 @@ function drawRetention(space) {
 
 function curveFigure(g) {
   const c = g.curve;
-  if (!c) return absent("Curve over the number of channels", "No curve was recorded: the channels of this group were chosen by other means, or it has too few of them.");
+  if (!c) return absent(`Curve over the number of ${g.unit}s`, `No curve was recorded: the ${g.unit}s of this group were chosen by other means, or it has too few of them.`);
   const at = c.knee ?? c.given ?? c.stays, word = c.knee !== null ? "knee" : c.given !== null ? "given" : "stay";
   const place = at === null ? -1 : c.k.indexOf(at), reach = `k from ${c.k[0]} to ${c.k[c.k.length - 1]}; the ${c.word} goes from ${num(c.score[0])} to ${num(c.score[c.score.length - 1])}.`;
   const fitted = c.fit.length ? `, fit of degree ${c.degree ?? "?"} ${num(c.fit[place])}` : "";
@@ -75,7 +81,7 @@ function curveFigure(g) {
       const [low, high] = padded(extent([...c.score, ...c.fit]));
       const y = scale(low, high, height - margin.bottom, margin.top), right = x(at) > width * 0.75;
       const svg = s("svg", { width, height },
-        axes({ width, height, margin, x, y, xTicks: whole(ticks(c.k[0], c.k[c.k.length - 1], width / 80)), yTicks: ticks(low, high, 5), xName: c.silhouette ? "clusters, k" : "channels kept, k", yName: c.word }),
+        axes({ width, height, margin, x, y, xTicks: whole(ticks(c.k[0], c.k[c.k.length - 1], width / 80)), yTicks: ticks(low, high, 5), xName: c.silhouette ? "clusters, k" : `${g.unit}s kept, k`, yName: c.word }),
         c.k.map((k, i) => s("circle", { class: "dot", cx: x(k).toFixed(1), cy: y(c.score[i]).toFixed(1), r: c.k.length > 150 ? 1.8 : 3 })),
         c.fit.length > 0 && s("path", { class: "fit", d: path(c.k, c.fit, x, y) }),
         place >= 0 && [s("line", { class: "knee", x1: x(at), x2: x(at), y1: margin.top, y2: height - margin.bottom }),
@@ -96,14 +102,14 @@ function roles(g) {
 function spaceFigure(g) {
   const space = g.space;
   if (!space && !run.separates) return null; // no channel was described by the classes that it separates
-  if (!space) return absent("Separability space", "No evidence of this group was recorded: its channels were chosen by other means, or the result was saved without a run folder.");
+  if (!space) return absent("Separability space", `No evidence of this group was recorded: its ${g.unit}s were chosen by other means, or the result was saved without a run folder.`);
   const { kept, medoids, words } = roles(g), clustered = g.clusters.length > 0;
   const [lightest, heaviest] = extent(space.weight);
-  const about = (c) => `channel ${c}: ${words(c)}\n${clustered ? `cluster ${g.clusters[c]}, medoid ${g.medoids[g.clusters[c]]}\n` : ""}weight ${num(space.weight[c])}\nmean separability ${num(space.separability[c])}`;
+  const about = (c) => `${g.unit} ${c}: ${words(c)}\n${clustered ? `cluster ${g.clusters[c]}, medoid ${g.medoids[g.clusters[c]]}\n` : ""}weight ${num(space.weight[c])}\nmean separability ${num(space.separability[c])}`;
   return figure({
     title: "Separability space in two dimensions",
-    text: `${space.x.length} channels${clustered ? ` in ${g.medoids.length} clusters` : ""}; near channels separate the same classes. The two axes hold ${percent(space.shares[0] + space.shares[1], 0)} of the spread. Weights (filter norms) from ${num(lightest)} to ${num(heaviest)}.`,
-    label: `Map of ${space.x.length} channels; the table below names each`,
+    text: `${space.x.length} ${g.unit}s${clustered ? ` in ${g.medoids.length} clusters` : ""}; near ${g.unit}s separate the same classes. The two axes hold ${percent(space.shares[0] + space.shares[1], 0)} of the spread. Weights (${g.unit === "head" ? "norms of the projections" : "filter norms"}) from ${num(lightest)} to ${num(heaviest)}.`,
+    label: `Map of ${space.x.length} ${g.unit}s; the table below names each`,
     draw: (width) => {
       const height = 340, margin = 20, color = ramp();
       const [x0, x1] = extent(space.x), [y0, y1] = extent(space.y);
@@ -128,7 +134,7 @@ function spaceFigure(g) {
     },
     legend: () => [key(s("path", { class: "stays", "stroke-width": 2, d: diamond(0, 0, 5.5), fill: style("--ramp2") }), clustered ? "kept (representative)" : "kept"), ...(kept.size < space.x.length ? [key(s("circle", { class: "point", r: 4.5, fill: style("--ramp2") }), "removed")] : []),
       ...(clustered ? [key(s("path", { class: "medoid", d: triangle(0, 1, 6) }), "medoid"), key(s("line", { class: "spoke", x1: -7, x2: 7 }), "member to medoid")] : []), rampKey("weight", num(lightest), num(heaviest))],
-    rows: () => table([["channel", false], ["what became of it", true], ["cluster", false], ["weight", false], ["mean separability", false], ["first axis", false], ["second axis", false]],
+    rows: () => table([[g.unit, false], ["what became of it", true], ["cluster", false], ["weight", false], ["mean separability", false], ["first axis", false], ["second axis", false]],
       space.x.map((_, c) => [c, words(c), clustered ? g.clusters[c] : null, space.weight[c], space.separability[c], space.x[c], space.y[c]])),
   });
 }
@@ -146,12 +152,12 @@ function matrixFigure(g) {
   const value = (row, column) => (values[row * columns + column] / 255) * m.high;
   let sum = 0;
   for (const v of values) sum += v;
-  const some = columns < m.total ? `, of which the ${columns} in which channels differ most are shown` : "";
+  const some = columns < m.total ? `, of which the ${columns} in which ${g.unit}s differ most are shown` : "";
   const limited = m.classes < m.spanning ? ` Only pairs among ${m.classes} of the ${m.spanning} classes that span the space are recorded.` : "";
   return figure({
-    title: "Profile matrix: channels × class pairs, ordered by cluster", wide: true,
-    text: `${rows} channels × ${m.total.toLocaleString("en")} pairs of classes${some}. ${m.metric}, mean ${num((sum / values.length / 255) * m.high)}, between 0 and ${num(m.high)}.${limited} Rows of a cluster lie together; the strip on the left marks the channels that stay.`,
-    label: `Matrix of ${rows} channels by ${columns} class pairs; the table below holds its rows`,
+    title: `Profile matrix: ${g.unit}s × class pairs, ordered by cluster`, wide: true,
+    text: `${rows} ${g.unit}s × ${m.total.toLocaleString("en")} pairs of classes${some}. ${m.metric}, mean ${num((sum / values.length / 255) * m.high)}, between 0 and ${num(m.high)}.${limited} Rows of a cluster lie together; the strip on the left marks the ${g.unit}s that stay.`,
+    label: `Matrix of ${rows} ${g.unit}s by ${columns} class pairs; the table below holds its rows`,
     draw: (width) => {
       const strip = 14, step = (width - strip) / columns, letters = Math.min(24, Math.max(...m.pairs.map((pair) => [...shortPair(...pair, 10)].length)) - 4);
       const foot = step >= 13 ? letters * 6 + 14 : 0, high = Math.max(160, Math.min(rows * 9, 460)), ratio = window.devicePixelRatio || 1, color = ramp();
@@ -190,7 +196,7 @@ function matrixFigure(g) {
         const row = Math.floor(((event.clientY - box.top) / high) * rows), column = Math.floor(((event.clientX - box.left - strip) / (width - strip)) * columns);
         if (row < 0 || row >= rows || column >= columns) { hush(); return; }
         const channel = m.rows[row], cluster = g.clusters.length ? `, cluster ${g.clusters[channel]}` : "";
-        tell(event, `channel ${channel}: ${words(channel)}${cluster}` + (column < 0 ? "" : `\n${shortPair(...m.pairs[column], 40)}: ${num(value(row, column))}`));
+        tell(event, `${g.unit} ${channel}: ${words(channel)}${cluster}` + (column < 0 ? "" : `\n${shortPair(...m.pairs[column], 40)}: ${num(value(row, column))}`));
       };
       canvas.addEventListener("pointermove", look);
       canvas.addEventListener("pointerdown", look);
@@ -200,7 +206,7 @@ function matrixFigure(g) {
     legend: () => [rampKey(m.metric, "0", num(m.high)), key(s("rect", { x: -4, y: -6, width: 8, height: 12, fill: style("--mark") }), "kept")],
     rows: () => {
       const shown = m.pairs.slice(0, 40);
-      return table([["channel", false], ["what became of it", true], ["cluster", false], ...shown.map(([a, b]) => [shortPair(a, b, 16), false])],
+      return table([[g.unit, false], ["what became of it", true], ["cluster", false], ...shown.map(([a, b]) => [shortPair(a, b, 16), false])],
         m.rows.map((channel, row) => [channel, words(channel), g.clusters.length ? g.clusters[channel] : null, ...shown.map((_, column) => value(row, column).toFixed(2))]),
         shown.length < columns ? `the first ${shown.length} of ${columns} pairs that are drawn` : null);
     },
@@ -211,9 +217,9 @@ function lostFigure(g) {
   const lost = g.lost;
   if (!lost) return null;
   const title = "Class pairs that lost their best separator";
-  const start = `${lost.count.toLocaleString("en")} of ${lost.total.toLocaleString("en")} pairs of classes lost the channel that told them apart best. `;
-  const means = `Mean over all pairs of the best channel's ${lost.metric}: ${num(lost.before)} before, ${num(lost.after)} after.`;
-  if (!lost.count) return figure({ title, text: ["No pair of classes lost the channel that tells it apart best. " + means], draw: () => h("span", {}), role: null });
+  const start = `${lost.count.toLocaleString("en")} of ${lost.total.toLocaleString("en")} pairs of classes lost the ${g.unit} that told them apart best. `;
+  const means = `Mean over all pairs of the best ${g.unit}'s ${lost.metric}: ${num(lost.before)} before, ${num(lost.after)} after.`;
+  if (!lost.count) return figure({ title, text: [`No pair of classes lost the ${g.unit} that tells it apart best. ` + means], draw: () => h("span", {}), role: null });
   const top = lost.rows.slice(0, 12), [a, b, , before, , after] = top[0];
   return figure({
     title, text: start + means + ` Most: ${pairName(a, b)}, ${num(before)} before, ${num(after)} after.`,
@@ -222,16 +228,16 @@ function lostFigure(g) {
       const [low, high] = padded(extent(top.flatMap((row) => [row[3], row[5]])), 0.08), x = scale(low, high, margin.left + 8, width - margin.right);
       const letters = Math.max(4, Math.floor((margin.left - 30) / 14));
       const svg = s("svg", { width, height },
-        axes({ width, height, margin, x, y: () => 0, xTicks: ticks(low, high, width / 110), yTicks: [], xName: "best " + lost.metric + " of any channel" }),
+        axes({ width, height, margin, x, y: () => 0, xTicks: ticks(low, high, width / 110), yTicks: [], xName: "best " + lost.metric + " of any " + g.unit }),
         top.map((row, i) => {
           const y = margin.top + step * (i + 0.5);
           return [s("line", { class: "gridline", x1: margin.left, x2: width - margin.right, y1: y, y2: y }), s("text", { x: margin.left - 6, y: y + 4, "text-anchor": "end" }, shortPair(row[0], row[1], letters)),
             s("line", { class: "link", x1: x(row[3]), x2: x(row[5]), y1: y, y2: y }), s("circle", { class: "gone", cx: x(row[3]), cy: y, r: 5 }), s("circle", { class: "dot", cx: x(row[5]), cy: y, r: 5 })];
         }));
-      nearest(svg, top.map((row, i) => [(x(row[3]) + x(row[5])) / 2, margin.top + step * (i + 0.5)]), (i) => `${pairName(top[i][0], top[i][1])}\nbefore: channel ${top[i][2]}, ${num(top[i][3])}\nafter: channel ${top[i][4]}, ${num(top[i][5])}`, 140);
+      nearest(svg, top.map((row, i) => [(x(row[3]) + x(row[5])) / 2, margin.top + step * (i + 0.5)]), (i) => `${pairName(top[i][0], top[i][1])}\nbefore: ${g.unit} ${top[i][2]}, ${num(top[i][3])}\nafter: ${g.unit} ${top[i][4]}, ${num(top[i][5])}`, 140);
       return svg;
     },
-    legend: () => [key(s("circle", { class: "gone", r: 4.5 }), "best channel before, removed"), key(s("circle", { class: "dot", r: 4.5 }), "best channel that stays")],
+    legend: () => [key(s("circle", { class: "gone", r: 4.5 }), `best ${g.unit} before, removed`), key(s("circle", { class: "dot", r: 4.5 }), `best ${g.unit} that stays`)],
     rows: () => table([["first class", true], ["second class", true], ["best before", false], ["its value", false], ["best of those kept", false], ["its value", false]], lost.rows.map((row) => [className(row[0]), className(row[1]), row[2], row[3], row[4], row[5]]), lost.rows.length < lost.count ? `the ${lost.rows.length} pairs that lost most, of ${lost.count}` : null),
   });
 }
@@ -259,7 +265,7 @@ function recoveryFigure(g) {
 
 const absent = (title, text) => h("div", { class: "card" }, h("h3", {}, title), h("p", { class: "soft" }, text));
 
-const picker = h("select", { id: "picker", onchange: (event) => choose(Number(event.target.value), false) }, run.groups.map((g, i) => h("option", { value: i }, `${clipped(g.name, 60)}: ${g.kept} of ${g.width}`)));
+const picker = h("select", { id: "picker", onchange: (event) => choose(Number(event.target.value), false) }, run.groups.map((g, i) => h("option", { value: i }, `${clipped(g.name, 60)}: ${g.kept} of ${g.width}${g.unit === "head" ? " heads" : ""}`)));
 const place = h("span", { class: "place" });
 const said = h("p", { class: "hidden", "aria-live": "polite" });
 const detail = h("div", { id: "detail" });
@@ -325,7 +331,7 @@ function show() {
     section("Next steps", h("dl", { class: "steps card" }, run.next.map(([what, how]) => h("div", {}, h("dt", {}, what), h("dd", {}, h("code", {}, how)))))),
     section("About this run", h("div", { class: "grid" },
       run.made.length > 0 && h("div", { class: "card" }, h("h3", {}, "Made"), table([["what", true], ["value", true]], run.made)),
-      run.not_pruned.length > 0 && h("div", { class: "card" }, h("h3", {}, `Not prunable here: ${run.not_pruned.length} ${run.not_pruned.length === 1 ? "group" : "groups"}`), scrolled("Table: not prunable", table([["group", true], ["channels", false], ["why", true]], run.not_pruned))),
+      run.not_pruned.length > 0 && h("div", { class: "card" }, h("h3", {}, `Not prunable here: ${run.not_pruned.length} ${run.not_pruned.length === 1 ? "group" : "groups"}`), scrolled("Table: not prunable", table([["group", true], ["width", false], ["why", true]], run.not_pruned))),
       seconds > 0 && h("div", { class: "card" }, h("h3", {}, "Where the time went"), table([["stage", true], ["seconds", false], ["share", false]], [...run.seconds].sort((a, b) => b[1] - a[1]).map(([stage, value]) => [stage, value.toFixed(2), percent(value / seconds)]))),
       h("div", { class: "card wide screen" }, h("h3", {}, "Settings"), behind("settings", () => table([["section", true], ["setting", true], ["value", true]], run.settings), `All ${run.settings.length} settings`), run.about.length > 0 && behind("about", () => table([["what", true], ["value", true]], run.about), "What the run is of")))));
   keepPainted();

@@ -35,6 +35,9 @@ function curve(title, name, of, text) {
   });
 }
 
+// Sweeps of before heads were recorded name none.
+const heads = new Set(data.heads || []);
+
 function show() {
   document.getElementById("page").replaceChildren(
     h("header", {}, h("p", { class: "soft small" }, "cosep sweep"), h("h1", {}, named(data.title) + " at several sizes"),
@@ -45,7 +48,7 @@ function show() {
     curve("Accuracy against multiply-accumulates", "MACs left, of the uncut network's", (size) => size.macs, (t) => percent(t, 0)) ?? "",
     curve("Accuracy against measured time", "milliseconds for one input", (size) => size.milliseconds, num) ?? "",
     h("div", { class: "grid" }, data.sizes.map((size, i) => h("div", { class: "card", id: anchor(i) }, h("h2", {}, `${percent(size.macs)} of the MACs`), scrolled(`Table: layers at ${percent(size.macs)} of the MACs`,
-      table([["group", true], ["channels", false], ["kept", false], ["share", false]], groups.map((name) => [name, data.widths[name], size.widths[name], percent(size.widths[name] / data.widths[name], 0)])))))));
+      table([["group", true], [heads.size ? "width" : "channels", false], ["kept", false], ["share", false]], groups.map((name) => [name, heads.has(name) ? `${data.widths[name]} heads` : data.widths[name], size.widths[name], percent(size.widths[name] / data.widths[name], 0)])))))));
   keepPainted();
   paintAll(true);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
