@@ -208,6 +208,17 @@ def test_image_folders_resume_at_any_step(folders, workers):
 
 
 @needs_torchvision
+def test_reading_an_image_leaves_every_generator_alone(folders, monkeypatch):
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)  # what a GPU draws from: dropout in training
+    data = load_data(f"imagefolder:{folders}", holdout=0.2, batch_size=3, workers=0)
+    before = torch.get_rng_state()
+    assert list(data.train)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not seeded
+
+
+@needs_torchvision
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to cores here")
 def test_no_more_processes_read_image_folders_than_there_are_cores(folders):
     before = os.sched_getaffinity(0)

@@ -41,20 +41,20 @@ def test_a_bootstrap_sample_of_the_images_moves_no_width_far(base, seen, seed):
     assert max(abs(found[name] - k) / whole[name] for name, k in usual.items()) <= 1 / 6
 
 
-@pytest.mark.parametrize(("asked", "unstable"), [(1.0, True), (1.5, False)])
-def test_the_report_of_the_papers_rule_says_which_knee_hangs_by_a_thread(
-    base, digits, quick, tmp_path, asked, unstable
-):
+@pytest.mark.parametrize("unstable", [True, False])
+def test_the_report_of_the_papers_rule_says_which_knee_hangs_by_a_thread(base, digits, quick, tmp_path, unstable):
     def pruned(run=None, **select):
         config = quick("paper", recover={"schedule": "none"}, select=select)
         return cosep.prune(base, digits.calibration, holdout=digits.holdout, config=config, run=run)
 
     first = pruned().plan.groups[0]
     # Kneedle asks a bend for `sensitivity` steps of the candidates: here for all that this one has, so that the last
-    # bit decides between a knee and none, and for half as much again, which no rounding gives it.
+    # bit decides between a knee and none, or for two ways across the unit square, which no curve has, whatever images
+    # are drawn.
     ks, fit = (np.asarray(values, dtype=float) for values in (first.selection.candidates, first.selection.fit))
     height = ((fit - fit.min()) / np.ptp(fit) - (ks - ks[0]) / np.ptp(ks)).max()
-    said = pruned(tmp_path / "run", sensitivity=asked * float(height) * (len(ks) - 1)).report.groups[0]
+    asked = float(height) if unstable else 2.0
+    said = pruned(tmp_path / "run", sensitivity=asked * (len(ks) - 1)).report.groups[0]
     assert any(note.startswith("unstable: ") for note in said.notes) == unstable
     assert unstable or said.kept == said.width
     draw_page(tmp_path / "run")

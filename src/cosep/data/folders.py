@@ -99,7 +99,7 @@ class _Images(Dataset[Batch]):
         index, seed = item
         image = _opened(self.paths[index])
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # not the GPUs' with it: nobody would put theirs back
             return self.transform(image), self.labels[index]
 
 
