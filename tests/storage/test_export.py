@@ -182,7 +182,7 @@ def test_a_batch_size_that_was_asked_for_with_len_is_told_in_one_line_what_to_wr
 @pytest.mark.parametrize(
     ("model", "place", "example", "message"),
     [
-        (Pair(), "m", torch.randn(2, 4), "returned a tuple; one tensor is needed. Wrap it"),
+        (Pair(), "m", torch.randn(2, 4), "returned a tuple of 2; one tensor of scores .* is needed. Wrap it"),
         (nn.Linear(4, 3), "m", torch.randn(2, 5), "fails on one sample of the example .*cannot be multiplied"),
         (nn.Linear(4, 3), "m", torch.randn(4), r"shape \(4,\); \(batch, ...\) with a sample is needed"),
         (nn.Linear(4, 3), "m", torch.randn(0, 4), r"shape \(0, 4\)"),

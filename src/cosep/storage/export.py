@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import ExportError
+from cosep.models.modes import no_tensor
 from cosep.storage.files import write_atomically
 
 BATCHES = (1, 3)  # both sides of what tracing takes for a special case: 1 must work, and so must another number
@@ -142,10 +143,7 @@ def _prepared(model: nn.Module, path: str | os.PathLike[str], example_input: Ten
     except Exception as error:  # whatever the user's forward raises
         raise ExportError(f"the model fails on one sample of the example {tuple(example.shape)}: {error}") from error
     if not isinstance(output, Tensor):
-        raise ExportError(
-            f"the model returned a {type(output).__name__}; one tensor is needed. Wrap it in a module whose forward "
-            "returns only that."
-        )
+        raise ExportError(no_tensor(output))
     return path, ready, example.repeat(2, *[1] * (example.ndim - 1))
 
 
