@@ -27,6 +27,9 @@ from cosep.reporting.run import short_name
 from cosep.reporting.words import change, count, duration, points, reason_in_words, size
 from cosep.runs import search
 from cosep.runs.state import Callbacks
+from cosep.selection.candidates import ranked
+from cosep.selection.rules import Target
+from cosep.selection.rules.damage import DamageRule
 from tests.reporting.made import networked_run, rebuilt_run, record, without_evidence
 
 HOSTILE = [
@@ -223,6 +226,28 @@ def eliminated(**changes):
     plan = replace(plan, selection=replace(selection, **changes))
     settings = {**run.report.settings, "select": {"criterion": "elimination"}}
     return replace(run, report=replace(run.report, settings=settings)), outcome, plan
+
+
+def test_a_width_under_a_limit_on_the_time_is_explained_by_the_damage_as_under_one_on_macs():
+    run, outcome, plan = eliminated()
+    rule = DamageRule()
+    group = ranked(plan.group, torch.rand(8))
+    found = rule([group], Target(milliseconds=5.0), Timed())
+    reason = found.widths[plan.group].reason
+    said = reason_in_words(replace(plan, selection=replace(plan.selection, reason=reason)), outcome, run.report)
+    assert said[0].startswith("The width follows from the limit on latency in ms and from the damage")
+
+
+class Timed:
+    """A probe of a network that takes a millisecond a channel."""
+
+    def macs(self, widths):
+        return sum(widths.values(), 0.0)
+
+    parameters = milliseconds = macs
+
+    def damage(self, widths):
+        return dict.fromkeys(widths, 0.1)
 
 
 def test_a_width_by_damage_is_explained_by_the_damage_and_by_what_stays():
