@@ -10,12 +10,14 @@ one JSON file a model: a crash is a row, not the end, and a second start goes on
 line a model and, at the end, the share of CNNs that were pruned with every cut checked.
 
 Transformers get an input of their own size, half of their heads and neurons go, and all cuts are checked at once,
-against the whole model with zeros in the layers that read what goes.
+against the whole model with zeros in the layers that read what goes. Those of Hugging Face's transformers are among
+the small ones where that is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import subprocess
@@ -71,6 +73,21 @@ SMALL = {
     "pit_ti_224": (224, {"img_size": None}),
     "crossvit_tiny_240": (240, {"img_size": None}),
 }
+# Classifiers of Hugging Face's transformers, for --small where it is installed: name, configuration, size of an image.
+HUGGING_FACE_WIDTHS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+HUGGING_FACE_STAGES = {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4, "patch_size": 4}
+HUGGING_FACE = {
+    "ViT": (32, {**HUGGING_FACE_WIDTHS, "patch_size": 8}),
+    "DeiT": (32, {**HUGGING_FACE_WIDTHS, "patch_size": 8}),
+    "Beit": (32, {**HUGGING_FACE_WIDTHS, "patch_size": 8}),
+    "Dinov2": (32, {**HUGGING_FACE_WIDTHS, "patch_size": 8}),
+    "ViTMSN": (32, {**HUGGING_FACE_WIDTHS, "patch_size": 8}),
+    "IJepa": (32, {**HUGGING_FACE_WIDTHS, "patch_size": 8}),
+    "Swin": (64, HUGGING_FACE_STAGES),
+    "Swinv2": (64, HUGGING_FACE_STAGES),
+    "Pvt": (64, {}),
+    "Segformer": (64, {"hidden_sizes": [16, 32, 40, 64]}),
+}
 NOTHING = 1e-3  # the deviation of weights that do nothing yet
 SMALL_TORCHVISION = ("VisionTransformer", "SwinTransformer", "SwinTransformer V2", "MaxVit")
 # Every Transformer of torchvision's registry with its own widths, heads and windows, but only so many blocks, for
@@ -107,7 +124,27 @@ def short_model(name: str, models):
 
 def small_specs() -> list[str]:
     families = [f"torchvision:{name}" for name in SMALL_TORCHVISION] + [f"timm:{name}" for name in SMALL]
+    if importlib.util.find_spec("transformers") is not None:
+        families += [f"transformers:{name}" for name in HUGGING_FACE]
     return families + short_specs()
+
+
+def hugging_face_model(name: str):
+    """A small classifier of Hugging Face's transformers that returns its logits alone, and the size of its images."""
+    import transformers
+    from torch import nn
+
+    class Logits(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return self.model(x).logits
+
+    size, settings = HUGGING_FACE[name]
+    configuration = getattr(transformers, f"{name}Config")(image_size=size, num_labels=10, **settings)
+    return Logits(getattr(transformers, f"{name}ForImageClassification")(configuration)), size
 
 
 def small_model(spec: str):
@@ -116,6 +153,9 @@ def small_model(spec: str):
     from cosep.plugins import import_extra
 
     family, _, name = spec.partition(":")
+    if family == "transformers":
+        import_extra("torchvision", ModelError)  # which it imports, too
+        return hugging_face_model(name)
     library = import_extra(family, ModelError)
     if family == "timm":
         size, settings = SMALL[name]

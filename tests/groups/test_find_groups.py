@@ -1,4 +1,6 @@
+import re
 import time
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -237,10 +239,24 @@ class _Returns(nn.Module):
         return self.wrap(self.a(x))
 
 
-@pytest.mark.parametrize("wrap", [lambda y: (y, y), lambda y: {"logits": y}])
-def test_a_model_that_returns_more_than_logits_is_told_to_be_wrapped(wrap):
-    with pytest.raises(TraceError, match=r"a tensor of logits is needed. Wrap it in a module"):
-        find_groups(_Returns(wrap), torch.randn(1, 4))
+class ImageClassifierOutput(OrderedDict):
+    """What a library for Transformers returns: a dict whose entries are attributes, too."""
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        (lambda y: (y.unsqueeze(2), y), "a tuple of 2; one tensor"),
+        (lambda y: ImageClassifierOutput(states=y.unsqueeze(2), logits=y), "an ImageClassifierOutput with the keys"),
+    ],
+)
+def test_a_model_that_returns_more_than_scores_is_told_an_expression_that_picks_them(wrap, said):
+    model = _Returns(wrap)
+    with pytest.raises(TraceError, match=f"returned {said}") as refused:
+        find_groups(model, torch.randn(1, 4))
+    expression = re.search(r"`return self\.(model\(x\).*)`", str(refused.value))[1]
+    x = torch.randn(2, 4)
+    assert torch.equal(eval(expression, {"model": model, "x": x}), model.a(x))
 
 
 def test_a_model_that_fails_is_refused_with_the_layer_it_failed_in():

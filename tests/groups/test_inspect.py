@@ -23,6 +23,13 @@ def test_groups_are_printed_as_a_table_with_reasons():
     assert "9 of 13 groups are prunable in scope interior: 336 channels." in shown.stdout
 
 
+def test_the_layers_that_make_the_same_heads_are_each_named_once():
+    shown = CliRunner().invoke(app, ["inspect", "vit6"], env={"COLUMNS": "250"})
+    row = next(line for line in shown.stdout.splitlines() if "3 heads" in line)
+    for name in ("query", "key", "value", "output"):
+        assert row.count(f"blocks.0.attention.{name}") == 1, row
+
+
 LONG = """
 from collections import OrderedDict
 from torch import nn

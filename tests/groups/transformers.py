@@ -67,6 +67,22 @@ class AllHeadSize(nn.Module):
         return self.dense(self.attention(x))
 
 
+class HeadSizeAlone(nn.Module):
+    """As in Hugging Face's ViT since its fifth version: only the size of a head is asked for, the rest is inferred."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_attention_heads, self.head_dim, self.scaling = HEADS, SIZE, SIZE**-0.5
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        divided = (*x.shape[:-1], -1, self.head_dim)
+        q, k, v = (layer(x).view(divided).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        weights = F.softmax(torch.matmul(q, k.transpose(2, 3)) * self.scaling, dim=-1, dtype=torch.float32).to(q.dtype)
+        mixed = torch.matmul(weights, v).transpose(1, 2).contiguous()
+        return self.o_proj(mixed.reshape(*x.shape[:-1], -1).contiguous())
+
+
 class Chunked(nn.Module):
     """The three taken apart first, heads folded into the batch, and products of three axes; no number is kept."""
 
@@ -156,6 +172,7 @@ KINDS = {
     "fused": (Fused, ("qkv",), "proj"),
     "normalised": (lambda: Fused(normalised=True), ("qkv",), "proj"),
     "all_head_size": (AllHeadSize, ("attention.query", "attention.key", "attention.value"), "dense"),
+    "head_size_alone": (HeadSizeAlone, ("q_proj", "k_proj", "v_proj"), "o_proj"),
     "chunked": (Chunked, ("to_qkv",), "to_out"),
     "rotated": (Rotated, ("q", "k", "v"), "out"),
     "tabled": (Tabled, ("qkv",), "proj"),

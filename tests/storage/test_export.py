@@ -132,6 +132,17 @@ class Frozen(nn.Module):
         return x + torch.ones(int(x.shape[0]), 1)
 
 
+class Measured(nn.Module):
+    """Asks for its batch size with len, as Transformers do that repeat a class token; exporters take that as fixed."""
+
+    def __init__(self, size=len):
+        super().__init__()
+        self.token, self.head, self.size = nn.Parameter(torch.ones(1, 1, 4)), nn.Linear(4, 3), size
+
+    def forward(self, x):
+        return self.head(torch.cat([self.token.expand(self.size(x), -1, -1), x], 1).mean(1))
+
+
 class Branching(nn.Module):
     """Decides by the values of its input."""
 
@@ -159,10 +170,19 @@ def test_a_fixed_batch_size_is_an_error(tmp_path, export, suffix):
 
 
 @BOTH
+def test_a_batch_size_that_was_asked_for_with_len_is_told_in_one_line_what_to_write_instead(tmp_path, export, suffix):
+    example = torch.randn(2, 5, 4)
+    with pytest.raises(ExportError, match=r"fixed batch size.*x\.shape\[0\].*not in len\(x\)") as refused:
+        export(Measured(), tmp_path / f"m{suffix}", example)
+    assert "\n" not in str(refused.value)
+    export(Measured(size=lambda x: x.shape[0]), tmp_path / f"m{suffix}", example)  # and that does it
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("model", "place", "example", "message"),
     [
-        (Pair(), "m", torch.randn(2, 4), "returned a tuple; one tensor is needed. Wrap it"),
+        (Pair(), "m", torch.randn(2, 4), "returned a tuple of 2; one tensor of scores .* is needed. Wrap it"),
         (nn.Linear(4, 3), "m", torch.randn(2, 5), "fails on one sample of the example .*cannot be multiplied"),
         (nn.Linear(4, 3), "m", torch.randn(4), r"shape \(4,\); \(batch, ...\) with a sample is needed"),
         (nn.Linear(4, 3), "m", torch.randn(0, 4), r"shape \(0, 4\)"),

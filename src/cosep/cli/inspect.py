@@ -92,8 +92,10 @@ def groups_table(model: str, groups: Sequence[Group], scope: str) -> Table:
     for g in groups:
         balanced = f" ({g.blocks} equal blocks)" if g.blocks > 1 else ""
         verdict = f"[green]yes[/green]{balanced}" if is_prunable(g, scope) else f"no: {g.why_not}"
-        if len(g.producers) > 1 and g.producers[1] not in verdict:
-            verdict += f"; made by {', '.join(g.producers[:2])}" + (" and others" if len(g.producers) > 2 else "")
+        others = [name for name in g.producers if name != g.name]
+        if others and others[0] not in verdict:
+            more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+            verdict += f"; together with {', '.join(others[:2])}{more}"
         width = f"{g.width} heads" if g.unit == "head" else str(g.width)
         table.add_row(g.name, width, _few(g.consumers), count(g.macs), verdict)
     return table

@@ -18,6 +18,7 @@ from cosep.errors import TraceError
 from cosep.groups.flow import Flow, SideKey, follow
 from cosep.layers import HEADS, INNER_WIDTHS, forget_computed, kind_of, number_of, written_out
 from cosep.models.acceptance import check_structure
+from cosep.models.modes import no_tensor
 from cosep.records import Group, Scope, Side, Slice
 
 SideMembers = Mapping[SideKey, list[int]]  # one channel: its positions on every side that holds it
@@ -84,10 +85,7 @@ def _within(time_limit: float, flow: Flow, example: Tensor) -> None:
 def _follow_all(flow: Flow, example: Tensor, deadline: float) -> None:
     output = follow(flow, example, deadline)
     if not isinstance(output, Tensor):
-        raise TraceError(
-            f"the model returns a {type(output).__name__}; a tensor of logits is needed. "
-            "Wrap it in a module whose forward returns that one entry, such as `self.model(x)['logits']`."
-        )
+        raise TraceError(no_tensor(output))
     if output.ndim < 2 or output.shape[0] != example.shape[0]:
         raise TraceError(
             f"the model returns shape {tuple(output.shape)} for one input; logits (1, classes) are needed."

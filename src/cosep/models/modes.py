@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,23 +65,35 @@ def scores_in_training(output: Any, images: int) -> Tensor | None:
     return next(fit, None)
 
 
+def no_tensor(output: Any) -> str:
+    """What is said of a model that returns something else than one tensor, with the expression that picks the scores.
+
+    The scores are taken to be the first entry with two axes, as (batch, classes) has.
+    """
+    kind = type(output).__name__
+    found = f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+    pick = "model(x).logits"
+    if isinstance(output, Mapping):
+        found += f" with the keys {', '.join(map(repr, list(output)[:5]))}"
+        pick = f"model(x)[{_place_of_scores(output.items(), 'logits')!r}]"
+    elif isinstance(output, (tuple, list)):
+        found += f" of {len(output)}"
+        pick = f"model(x)[{_place_of_scores(enumerate(output), 0)}]"
+    return (
+        f"the model returned {found}; one tensor of scores (batch, classes) is needed. Wrap it in a module whose "
+        f"forward picks the scores, for example `return self.{pick}`."
+    )
+
+
+def _place_of_scores(entries: Iterable[tuple[Any, Any]], usual: Any) -> Any:
+    return next((place for place, entry in entries if isinstance(entry, Tensor) and entry.ndim == 2), usual)
+
+
 def logits_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """The model's scores, (batch, classes); anything else is an error that says how to wrap the model."""
     output = model(inputs)
     if not isinstance(output, Tensor):
-        found = f"a {type(output).__name__}"
-        if isinstance(output, dict):
-            found += f" with the keys {', '.join(map(repr, list(output)[:5]))}"
-            pick = f"model(x)[{next(iter(output), 'logits')!r}]"
-        elif isinstance(output, (tuple, list)):
-            found += f" of {len(output)}"
-            pick = "model(x)[0]"
-        else:
-            pick = "model(x).logits"
-        raise ModelError(
-            f"the model returned {found}; one tensor of scores (batch, classes) is needed. Wrap it in a module whose "
-            f"forward picks the scores, for example `return self.{pick}`."
-        )
+        raise ModelError(no_tensor(output))
     if output.ndim != 2:
         raise ModelError(
             f"the model returned scores of shape {tuple(output.shape)}; (batch, classes) is needed. Wrap it in a "

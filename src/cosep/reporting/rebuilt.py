@@ -48,7 +48,7 @@ def rebuild_in_words(record: RebuildRecord) -> list[str]:
     if record.divergence is not None and record.divergence_cut is not None:
         said.append(
             f"The outputs' divergence from the uncut network's (KL, temperature 4) is {record.divergence:.3g}; only "
-            f"cut, with BatchNorm measured again, it was {record.divergence_cut:.3g}."
+            f"cut, with any BatchNorm measured again, it was {record.divergence_cut:.3g}."
         )
     return [*said, *(f"{note[:1].upper()}{note[1:]}." for note in record.notes)]
 

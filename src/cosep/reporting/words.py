@@ -21,7 +21,7 @@ WHOLE = {
     "too few channels": "The group has too few channels to be clustered: it was kept whole.",
 }
 COSEP = ("cosep", "cosep-magnitude", "cosep-mass", "medoid", "random-in-cluster")  # criteria that cluster profiles
-LIMITED = re.compile(r"(?P<what>limit on \w+|size that was found): damage")
+LIMITED = re.compile(r"(?P<what>limit on [^:]+|size that was found): damage")
 STAYS = {
     "weighted": "the one whose filter has the largest norm",
     "medoid": "its medoid",

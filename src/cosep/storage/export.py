@@ -18,9 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from cosep.errors import ExportError
+from cosep.models.modes import no_tensor
 from cosep.storage.files import write_atomically
 
 BATCHES = (1, 3)  # both sides of what tracing takes for a special case: 1 must work, and so must another number
+
+# What to write instead of what an exporter takes for a number.
+FREE_BATCH = "The batch size stays free in x.shape[0] and x.flatten(1), not in len(x) or x.view(8, -1)."
 
 # ONNX files are protocol buffers, which end at 2 GiB.
 ONNX_LIMIT = (1 << 31) - 1
@@ -139,10 +143,7 @@ def _prepared(model: nn.Module, path: str | os.PathLike[str], example_input: Ten
     except Exception as error:  # whatever the user's forward raises
         raise ExportError(f"the model fails on one sample of the example {tuple(example.shape)}: {error}") from error
     if not isinstance(output, Tensor):
-        raise ExportError(
-            f"the model returned a {type(output).__name__}; one tensor is needed. Wrap it in a module whose forward "
-            "returns only that."
-        )
+        raise ExportError(no_tensor(output))
     return path, ready, example.repeat(2, *[1] * (example.ndim - 1))
 
 
@@ -177,8 +178,8 @@ def _compared(
                 found = exported(inputs).double()
             except Exception as error:  # whatever the other runtime raises
                 raise ExportError(
-                    f"the export to {path} does not run with a batch of {batch}, as if it had a fixed batch size: "
-                    f"{error}"
+                    f"the export to {path} does not run with a batch of {batch}, as if it had a fixed batch size "
+                    f"({_first_line(error)}). {FREE_BATCH}"
                 ) from error
         if not expected.isfinite().all():
             raise ExportError(
@@ -188,7 +189,7 @@ def _compared(
         if found.shape != expected.shape:
             raise ExportError(
                 f"the export to {path} gave {tuple(found.shape)} for a batch of {batch}; the model gives "
-                f"{tuple(expected.shape)}. It may have a fixed batch size: use x.flatten(1), not x.view(n, -1)."
+                f"{tuple(expected.shape)}. It may have a fixed batch size. {FREE_BATCH}"
             )
         if expected.numel():
             difference = max(difference, _largest(found - expected))
@@ -234,11 +235,14 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # exporters raise every kind
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ExportError(
-            f"{what} could not export the model ({first}). Usual causes: a forward that depends on the values of its "
-            "input, or on a fixed batch size."
+            f"{what} could not export the model ({_first_line(error)}). Usual causes: a forward that depends on the "
+            f"values of its input, or on a fixed batch size. {FREE_BATCH}"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 @contextmanager
