@@ -131,6 +131,10 @@ def test_the_command_gives_a_table_json_and_a_page(base, tmp_path, monkeypatch):
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
     for size in document["sizes"]:
         assert f"{size['milliseconds']:.4g}".rstrip("0") in page
+    (tmp_path / "out" / "sweep.html").unlink()
+    drawn = CliRunner().invoke(app, ["report", str(tmp_path / "out")])
+    assert drawn.exit_code == 0, drawn.output
+    assert (tmp_path / "out" / "sweep.html").read_text() == page
     wrong = CliRunner().invoke(app, [*words[:-6], "--targets", "0.5"])
     assert wrong.exit_code == 1
     words[words.index("--targets") : words.index("--criterion")] = ["--latency-ms", "1000", "--targets", "40%"]

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(help="A run folder of `cosep prune`; several are compared.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="A run folder of `cosep prune`; several are compared. Also that of a comparison or sweep."),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="The page; else report.html in the run folder, or comparison.html here.")
     ] = None,
@@ -48,12 +51,15 @@ def report_command(
     from cosep.comparison.trials import FILE as COMPARISON
     from cosep.reporting.folders import draw_comparison, read_runs, write_page
     from cosep.runs.folder import PAGE, failing_as_ours
+    from cosep.runs.sweeping import FILE as SWEEP
+    from cosep.runs.sweeping import draw_sweep
 
     if data is not None and (figures is None or len(runs) > 1):
         raise ConfigError("--data is for the figures of one run. Give one run folder and --figures DIR with it.")
-    if len(runs) == 1 and (runs[0] / COMPARISON).is_file():
-        console.print(str(draw_comparison(runs[0])), highlight=False, markup=False, soft_wrap=True)
-        return
+    for name, draw in ((COMPARISON, draw_comparison), (SWEEP, draw_sweep)):
+        if len(runs) == 1 and (runs[0] / name).is_file():
+            console.print(str(draw(runs[0])), highlight=False, markup=False, soft_wrap=True)
+            return
     records = read_runs(runs)
     if json:
         print_json(_as_json(records))

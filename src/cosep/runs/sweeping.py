@@ -245,25 +245,42 @@ def _stored(path: Path | None, described: Mapping[str, Any]) -> Sweep | None:
     """What an earlier start has behind it; that of another sweep is refused."""
     if path is None or not path.exists():
         return None
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        other = difference(
-            {**document["about"], **document["settings"]}, {**described["about"], **described["settings"]}
-        )
-        found = Sweep.from_document(document["sweep"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} is damaged ({error}). Remove it to start over.") from error
+    before, found = _read(path)
+    other = difference({**before["about"], **before["settings"]}, {**described["about"], **described["settings"]})
     if other:
         raise RunError(f"{path} is another sweep: {other}. Take another folder for this one.")
     return found
 
 
+def _read(path: Path) -> tuple[dict[str, dict[str, Any]], Sweep]:
+    """A sweep's file: what it is of, and the sweep."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        described = {part: dict(document[part]) for part in ("about", "settings")}
+        return described, Sweep.from_document(document["sweep"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is damaged ({error}). Remove it to start over.") from error
+
+
 def _store(path: Path, described: Mapping[str, Any], found: Sweep) -> None:
     """Write what is there, and the page that shows it."""
-    from cosep.reporting.sweep import sweep_page
-
     document = {**described, "sweep": found.to_document()}
     with failing_as_ours(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
-        write_atomically(path.with_suffix(".html"), sweep_page(document["sweep"], described["about"]).encode())
+    _draw(path, described, found)
+
+
+def _draw(path: Path, described: Mapping[str, Any], found: Sweep) -> Path:
+    from cosep.reporting.sweep import sweep_page
+
+    page = path.with_suffix(".html")
+    with failing_as_ours(page):
+        write_atomically(page, sweep_page(found.to_document(), described["about"]).encode())
+    return page
+
+
+def draw_sweep(folder: str | Path) -> Path:
+    """Draw the page of a folder of `cosep sweep` from its file, and return its path."""
+    path = Path(folder) / FILE
+    return _draw(path, *_read(path))
