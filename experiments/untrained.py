@@ -5,8 +5,9 @@
 A row is a criterion and a width rule, such as "elimination damage" (the default), "l2 uniform" or "cosep knee". A row
 that ends in "only cut" has no weights re-solved, only BatchNorm measured again: what tools without a rebuild leave.
 "magnitude torch-pruning" (also taylor, fpgm) has the channels that Torch-Pruning keeps by one threshold for the whole
-network, "... torch-pruning-uniform" by the same share of every layer. Training may be added with --epochs, in passes
-over the training data.
+network, "... torch-pruning-uniform" by the same share of every layer. "l2 half" keeps half of every group whatever the
+share: half of all heads and half of all neurons of a Transformer. Training may be added with --epochs, in passes over
+the training data.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from math import isnan
 
 import cells as kept_cells
-from common import run
+from common import data_of, run
 from trials import Bench, parser
 
 from cosep.comparison.trials import Trial, standings
@@ -23,6 +24,7 @@ from cosep.data import Data
 from cosep.errors import ConfigError
 from cosep.groups import find_groups, groups_in_scope
 
+HALF = "half"
 PEERS = ("torch-pruning", "torch-pruning-uniform")
 
 ROWS = (
@@ -53,7 +55,11 @@ def main() -> None:
         for share in shares:
             for row in rows:
                 bench.trial(
-                    f"{row} {share}", seed, changes=changes(row, share, args.epochs), chosen=peer(bench, row, share)
+                    f"{row} {share}",
+                    seed,
+                    changes=changes(row, share, args.epochs),
+                    chosen=peer(bench, row, share),
+                    widths=halves(bench) if row.split()[1] == HALF else None,
                 )
     print(table(bench, rows, shares))
 
@@ -65,9 +71,21 @@ def changes(row: str, share: str, epochs: float) -> dict[str, dict[str, object]]
         "recover": {"epochs": epochs},
         "rebuild": {"solve": not row.endswith("only cut")},
     }
-    if rule not in PEERS:
+    if rule == HALF:
+        made |= {"select": {"criterion": criterion}}
+    elif rule not in PEERS:
         made |= {"select": {"criterion": criterion, "width_rule": rule}, "limits": {"max_macs": f"{share}%"}}
     return made
+
+
+def halves(bench: Bench) -> dict[str, int]:
+    """Half of every group's channels or heads; of odd numbers, one more in every second such group."""
+    example = next(iter(data_of(bench.args).calibration))[0][:1]
+    found, odd = {}, 0
+    for group in groups_in_scope(find_groups(bench.model, example)):
+        odd += group.width % 2
+        found[group.name] = (group.width + odd % 2) // 2
+    return found
 
 
 def peer(bench: Bench, row: str, share: str) -> Callable[[Data], dict[str, tuple[int, ...]]] | None:

@@ -90,6 +90,14 @@ def test_a_users_mistake_is_one_line(script, capsys, words, said):
     assert said in mistake(script, capsys, "headline", *words)
 
 
+def test_half_of_every_group_is_half_of_all_channels_whatever_the_criterion(script):
+    _, cells = script("untrained", "--rows", "l2 half,random half")
+    model = cosep.load_model("digits_cnn", classes=10)
+    groups = [group for group in cosep.find_groups(model, torch.zeros(1, 1, 8, 8)) if group.scope == "interior"]
+    for row in ("l2", "random"):
+        assert cells[f"{row} half 50/0"]["widths"] == {group.name: group.width // 2 for group in groups}
+
+
 def test_what_the_rows_differ_in_cannot_be_set_for_all(script, capsys):
     said = mistake(script, capsys, "degree_representative", "--set", "select.degree=3")
     assert "--set select.degree: the rows of this table differ in it. Leave it out." in said
