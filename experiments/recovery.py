@@ -4,8 +4,8 @@
 
 A row is a list of settings of `recover`, such as "lr=0.05 ema=0.99"; an empty one is the default. Every row starts from
 the same cut and rebuilt network and sees the same batches. The figure is the accuracy on held-out training images,
-never on the test set: settings are chosen by it. The uncut network was trained on these images too, so levels say
-little about unseen images; read the differences.
+never on the test set: settings are chosen by it. Take a base network that was trained without these images (`cosep
+train` holds them out): one that has learnt them looks the worse, the more a training makes it forget.
 """
 
 from __future__ import annotations
