@@ -27,6 +27,7 @@ import builtins
 import contextlib
 import errno
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -313,11 +314,26 @@ class Bench:
         self.calls, self.largest = self.counted()
 
     def warm_up(self) -> None:
-        """Run once in this very process, so that its children have whatever is imported late."""
+        """Import here whatever a run imports late, so that children find it there.
+
+        The run itself is a child's: torch's builds for GPUs refuse to compute gradients in the child of a process that
+        has computed some.
+        """
         run = self.out / "warm" / "run"
         shutil.rmtree(run.parent, ignore_errors=True)
-        with contextlib.suppress(SystemExit):  # the end of every command
-            cosep_command(self.command(run))
+        names = self.out / "imported.json"
+
+        def noted() -> None:
+            with contextlib.suppress(SystemExit):  # the end of every command
+                cosep_command(self.command(run))
+            names.write_text(json.dumps(list(sys.modules)))
+
+        code, said = forked(noted).ended()
+        if code:
+            raise SystemExit(f"the first run failed:\n{said}")
+        for name in json.loads(names.read_text()):
+            with contextlib.suppress(Exception):  # some are made while others are imported
+                importlib.import_module(name)
 
     def counted(self) -> tuple[int, int]:
         """How many calls of an undisturbed run change its folder, and how many bytes its longest write has."""
