@@ -258,7 +258,7 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], Sweep]:
         document = json.loads(path.read_text(encoding="utf-8"))
         described = {part: dict(document[part]) for part in ("about", "settings")}
         return described, Sweep.from_document(document["sweep"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged ({error}). Remove it to start over.") from error
 
 
