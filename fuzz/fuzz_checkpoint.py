@@ -8,6 +8,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 with harness.covered():
+    from cosep.config import RecoverConfig
     from cosep.records import GroupPlan, Plan
     from cosep.runs.folder import CHECKPOINT, CHECKPOINT_FORMAT, Run, _digest
     from cosep.runs.state import from_checkpoint
@@ -38,7 +39,7 @@ def test(data: bytes) -> None:
     (FOLDER / "log.jsonl").write_bytes(b"{}\n")
     checkpoint = Run(FOLDER, seal_of(b"")).restore()
     if checkpoint:
-        from_checkpoint(checkpoint, NET)
+        from_checkpoint(checkpoint, NET, RecoverConfig())
 
 
 def seeds():

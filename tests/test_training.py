@@ -202,12 +202,12 @@ def stop_at(update):
     return on_update
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.8])
-def test_a_training_that_was_stopped_goes_on_to_the_same_bits(ema, fabric, tmp_path):
+@pytest.mark.parametrize(("ema", "optimizer"), [(0.0, "sgd"), (0.8, "sgd"), (0.0, "muon")])
+def test_a_training_that_was_stopped_goes_on_to_the_same_bits(ema, optimizer, fabric, tmp_path):
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(80, 6, generator=generator)
     loader = DataLoader(TensorDataset(inputs, (inputs[:, 0] > 0).long()), batch_size=16, shuffle=True)
-    config, partial = TrainConfig(epochs=6, ema=ema), tmp_path / "net.partial"
+    config, partial = TrainConfig(epochs=6, ema=ema, optimizer=optimizer), tmp_path / "net.partial"
     undisturbed = train(net, loader, config, fabric=fabric).state_dict()
     for update in (7, 18):
         with pytest.raises(Stopped):

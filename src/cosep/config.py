@@ -22,7 +22,7 @@ HeadProfile = Literal["multivariate", "places"]
 Order = Literal["together", "one-by-one"]
 Schedule = Literal["per-layer", "final", "none"]
 Decay = Literal["constant", "cosine"]
-Optimizer = Literal["sgd", "adamw"]
+Optimizer = Literal["sgd", "adamw", "muon"]
 Preset = Literal["default", "paper"]
 Runtime = Literal["torch", "onnxruntime"]
 
@@ -188,7 +188,10 @@ class RecoverConfig:
     fixed_share: bool = setting(
         False, "Train on the same part of the data every time (the paper) instead of all of it in turn"
     )
-    optimizer: Optimizer = setting("sgd", "Optimizer for fine-tuning: SGD as published, or AdamW")
+    optimizer: Optimizer = setting(
+        "sgd",
+        "Optimizer for fine-tuning: SGD as published, AdamW, or Muon for matrices of weights with AdamW for the rest",
+    )
     lr: float = setting(0.02, "Peak learning rate")
     momentum: float = setting(0.9, "Momentum of SGD")
     nesterov: bool = setting(False, "Use Nesterov momentum in SGD")

@@ -227,7 +227,7 @@ def _started(job: Job, evaluate: Batches | None) -> tuple[Job, State, Progress |
     checkpoint = job.fabric.broadcast(job.run.restore() if job.run else None)
     progress = None
     if checkpoint:
-        state, progress = from_checkpoint(checkpoint, job.original, job.hooks)
+        state, progress = from_checkpoint(checkpoint, job.original, job.config.recover, job.hooks)
         job.clock.seconds.update(checkpoint.document["seconds"])
         job = replace(job, before=checkpoint.document["before"])
         _estimate(job, state, evaluate)

@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from cosep.cli.common import run_model
 from cosep.cli.options import configured
-from cosep.config import preset
+from cosep.config import RecoverConfig, preset
 from cosep.config import settings as settings_of
 from cosep.data.cifar import _LAYOUTS, _class_names, _read_file
 from cosep.errors import CosepError, ModelError, RunError
@@ -165,14 +165,14 @@ def test_a_damaged_checkpoint_of_a_run(tmp_path, document):
     (tmp_path / CHECKPOINT).write_bytes(data)
     (tmp_path / "log.jsonl").write_bytes(b"")
     with suppress(RunError):
-        from_checkpoint(Run(tmp_path, seal_of(b"")).restore(), NET)
+        from_checkpoint(Run(tmp_path, seal_of(b"")).restore(), NET, RecoverConfig())
 
 
 def test_the_checkpoint_of_these_tests_is_sound_before_it_is_damaged(tmp_path):
     tensors = {f"model/{name}": tensor for name, tensor in small().state_dict().items()} | {
         "rng": torch.get_rng_state()
     }
-    state, progress = from_checkpoint(Checkpoint(tensors, STATE), small())
+    state, progress = from_checkpoint(Checkpoint(tensors, STATE), small(), RecoverConfig())
     assert state.waiting
     assert progress.update == 1
 
@@ -201,7 +201,11 @@ def test_weights_of_another_model_do_not_fit_a_checkpoint_of_a_run():
     tensors = {f"model/{name}": tensor for name, tensor in small().state_dict().items()}
     tensors["model/0.weight"] = torch.zeros(3)
     with pytest.raises(RunError, match="the checkpoint does not fit this run"):
-        from_checkpoint(Checkpoint(tensors, {key: value for key, value in STATE.items() if key != "progress"}), small())
+        from_checkpoint(
+            Checkpoint(tensors, {key: value for key, value in STATE.items() if key != "progress"}),
+            small(),
+            RecoverConfig(),
+        )
     load_weights(small(), small().state_dict())
 
 

@@ -185,6 +185,7 @@ def pruned(batches, folder, hooks, stop_at=0, **recover):
     ("hooks", "settings"),
     [
         (None, {"ema": 0.9}),
+        (None, {"optimizer": "muon"}),
         (RecoveryHooks(average=AveragedModel, optimizer=two_rates), {}),
         (RecoveryHooks(augment=lambda inputs, labels: (inputs + torch.rand_like(inputs), labels)), {"ema": 0.5}),
     ],

@@ -38,7 +38,7 @@ def train_command(
         float | None,
         typer.Option(help="The decay of the moving average of the weights; 0: no average.", show_default=RECIPE),
     ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd or adamw.", show_default=RECIPE)] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adamw or muon.", show_default=RECIPE)] = None,
     first_size: Annotated[
         float | None,
         typer.Option(help="The side of the first images, as a share; they grow in five steps.", show_default=RECIPE),

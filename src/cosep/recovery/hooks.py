@@ -13,6 +13,7 @@ from cosep.config import RecoverConfig
 from cosep.data.batches import inputs_and_labels
 from cosep.errors import RecoveryError
 from cosep.recovery.averaging import moving_average
+from cosep.recovery.optimizers import of_settings
 from cosep.recovery.schedule import rate
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def check_trainable(model: nn.Module) -> None:
 def make_optimizer(
     model: nn.Module, config: RecoverConfig, hooks: RecoveryHooks | None = None
 ) -> torch.optim.Optimizer:
-    """An optimizer of exactly the parameters that are alive and trainable, all of which decay; or the caller's own."""
+    """The settings' optimizer, or the caller's own."""
     check_trainable(model)
     if hooks and hooks.optimizer:
         own = hooks.optimizer(model)
@@ -64,12 +65,7 @@ def make_optimizer(
                 "parameters is needed, such as torch.optim.SGD(model.parameters(), lr=0.01)."
             )
         return own
-    live = [p for p in model.parameters() if p.requires_grad]
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(live, lr=config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        live, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
-    )
+    return of_settings(model, config)
 
 
 def rates_of(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cosep.config import PruneConfig
+from cosep.config import PruneConfig, RecoverConfig
 from cosep.criteria import Criterion
 from cosep.data.batches import inputs_and_labels
 from cosep.errors import RunError
@@ -28,6 +28,7 @@ from cosep.records import (
 )
 from cosep.recovery import Progress, RecoveryHooks
 from cosep.recovery.loop import check_average
+from cosep.recovery.optimizers import parameters_of
 from cosep.runs.folder import Checkpoint, Run
 from cosep.selection.rules import WidthRule
 from cosep.storage.schemas import COUNT, FINITE, SCALAR, Each, Maybe, misfit
@@ -169,7 +170,7 @@ def to_checkpoint(job: Job, state: State, progress: Progress | None = None) -> C
 
 
 def from_checkpoint(
-    checkpoint: Checkpoint, original: nn.Module, hooks: RecoveryHooks | None = None
+    checkpoint: Checkpoint, original: nn.Module, recover: RecoverConfig, hooks: RecoveryHooks | None = None
 ) -> tuple[State, Progress | None]:
     """The state and, if a recovery was under way, its progress; a RunError where they are not of this network."""
     try:
@@ -186,7 +187,8 @@ def from_checkpoint(
         )
         progress = None
         if "progress" in checkpoint.document:
-            progress = _unpacked_progress(checkpoint, state.model, own=bool(hooks and hooks.optimizer))
+            own = bool(hooks and hooks.optimizer)
+            progress = _unpacked_progress(checkpoint, state.model, None if own else recover)
     # Weights and random states of another form are refused by torch itself, with the last two.
     except (ValueError, LookupError, RuntimeError, TypeError) as error:
         raise RunError(
@@ -261,18 +263,24 @@ def _packed_progress(progress: Progress) -> tuple[dict[str, Tensor], dict[str, A
     return tensors, document
 
 
-def _unpacked_progress(checkpoint: Checkpoint, model: nn.Module, *, own: bool) -> Progress:
-    """`own`: the optimizer is the caller's, and what its state is like nobody else knows."""
+def _unpacked_progress(checkpoint: Checkpoint, model: nn.Module, recover: RecoverConfig | None) -> Progress:
+    """Without settings the optimizer is the caller's, and what its state is like nobody else knows."""
     document = checkpoint.document["progress"]
-    live = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not own and [group["params"] for group in document["param_groups"]] != [list(range(len(live)))]:
+    trained = parameters_of(model, recover) if recover else None
+    numbers = [number for group in document["param_groups"] for number in group["params"]]
+    if trained is not None and numbers != list(range(len(trained))):
         raise ValueError("the optimizer is of other parameters")
     state: dict[int, dict[str, Any]] = {}
     start = "optimizer/"
     values = {name[len(start) :]: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(start)}
     for name, value in {**values, **document["optimizer"]}.items():
         index, key = name.split("/", 1)
-        if not own and isinstance(value, Tensor) and value.ndim and value.shape != live[int(index)].shape:
+        if (
+            trained is not None
+            and isinstance(value, Tensor)
+            and value.ndim
+            and value.shape != trained[int(index)].shape
+        ):
             raise ValueError(f"the optimizer's {key} of parameter {index} has another shape than that")
         state.setdefault(int(index), {})[key] = value
     start = "average/"
