@@ -161,6 +161,22 @@ def test_scripts_on_the_digits_are_not_run_twice(script, weights, tmp_path, name
     assert out.read_bytes() == before
 
 
+def test_a_row_of_recovery_may_change_what_is_no_setting_and_a_mistake_in_one_is_told_at_once(
+    script, weights, tmp_path, capsys
+):
+    out = tmp_path / "found.json"
+    words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", out, "--quick"]
+    rows = columns_of(script("recovery", *words, "--rows", "batch=64 lr=0.01,cutmix=1,steps=2,batchnorm=true"))
+    assert [row[0] for row in rows] == ["untrained", "batch=64 lr=0.01", "cutmix=1", "steps=2", "batchnorm=true"]
+    cells = json.loads(out.read_text())["cells"]
+    assert all(cells[f"{row[0]}/2"]["outcome"] == "done" for row in rows[1:])
+    before = out.read_bytes()
+    with pytest.raises(SystemExit):
+        script("recovery", *words, "--rows", "cutmix=1,batches=64")
+    assert "batches" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
 def test_all_classes_are_the_full_selection_and_counts_that_are_there_are_not_run_again(script, weights, tmp_path):
     words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", tmp_path / "m.json", "--quick"]
     script("class_subset", *words, "--counts", "2")
