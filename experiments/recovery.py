@@ -4,17 +4,18 @@
 
 A row is a list of settings of `recover`, such as "lr=0.05 ema=0.99"; an empty one is the default. Beside these it may
 say batch=256 (images an update; there are as many fewer updates, so that the images are as many), cutmix=0.5 (the share
-of the batches that CutMix mixes), steps=2 (in how many steps down to the share, each with its part of the updates) and
-batchnorm=true (its statistics measured anew at the end). Rows start from the same cut and rebuilt network and, as far
-as their batches allow, see the same images. The figure is the accuracy on held-out training images, never on the test
-set: settings are chosen by it. Take a base network that was trained without these images (`cosep train` holds them
-out): one that has learnt them looks the worse, the more a training makes it forget.
+of the batches that CutMix mixes), pad=2 (by how many pixels the augmentation moves images at most), steps=2 (in how
+many steps down to the share, each with its part of the updates) and batchnorm=true (its statistics measured anew at the
+end). Rows start from the same cut and rebuilt network and, as far as their batches allow, see the same images. The
+figure is the accuracy on held-out training images, never on the test set: settings are chosen by it. Take a base
+network that was trained without these images (`cosep train` holds them out): one that has learnt them looks the worse,
+the more a training makes it forget.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 import cosep
 from cosep.config import RecoverConfig
 from cosep.data import Data
+from cosep.data.tensors import TensorSplit
 from cosep.errors import ConfigError
 from cosep.groups import find_groups, groups_in_scope
 from cosep.measurement import accuracy, macs
@@ -47,6 +49,7 @@ class Row:
     recover: RecoverConfig
     batch: int = BATCH
     cutmix: float = 0.0
+    pad: int | None = None
     steps: int = 1
     batchnorm: bool = False
 
@@ -114,17 +117,22 @@ class Bench:
         """The accuracy of a network that was trained as a row says, and how its training ended."""
         network, outcomes = copied(self.cut(row.steps)), []
         data = self.data if row.batch == BATCH else data_of(self.args, seed=self.args.seed, batch_size=row.batch)
+        train: Any = data.train
+        if row.pad is not None:
+            if not isinstance(getattr(train, "split", None), TensorSplit):
+                raise ConfigError("pad is for images in memory, such as CIFAR's. Leave it out of --rows.")
+            train = replace(train, split=replace(train.split, pad=row.pad))
         updates = max(row.steps, round(length * BATCH / row.batch))
         for step in range(1, row.steps + 1):
             if step > 1:
                 network = self.smaller(network, step, row.steps)
             done = recover(
                 network,
-                data.train,
+                train,
                 updates // row.steps,
                 row.recover,
                 fabric=self.fabric,
-                batches_a_pass=batch_count(data.train),
+                batches_a_pass=batch_count(train),
                 seed=self.args.seed,
                 first_batch=(step - 1) * (updates // row.steps),
                 teacher=self.teacher,

@@ -166,8 +166,15 @@ def test_a_row_of_recovery_may_change_what_is_no_setting_and_a_mistake_in_one_is
 ):
     out = tmp_path / "found.json"
     words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", out, "--quick"]
-    rows = columns_of(script("recovery", *words, "--rows", "batch=64 lr=0.01,cutmix=1,steps=2,batchnorm=true"))
-    assert [row[0] for row in rows] == ["untrained", "batch=64 lr=0.01", "cutmix=1", "steps=2", "batchnorm=true"]
+    rows = columns_of(script("recovery", *words, "--rows", "batch=64 lr=0.01,cutmix=1,pad=0,steps=2,batchnorm=true"))
+    assert [row[0] for row in rows] == [
+        "untrained",
+        "batch=64 lr=0.01",
+        "cutmix=1",
+        "pad=0",
+        "steps=2",
+        "batchnorm=true",
+    ]
     cells = json.loads(out.read_text())["cells"]
     assert all(cells[f"{row[0]}/2"]["outcome"] == "done" for row in rows[1:])
     before = out.read_bytes()
