@@ -148,13 +148,13 @@ def test_channels_are_observed_in_all_layers_that_make_them_and_no_folder_is_wri
         assert str(tmp_path) not in (tmp_path / file).read_text()
 
 
-@pytest.mark.parametrize("name", ["base_accuracy", "knees", "recovery"])
+@pytest.mark.parametrize("name", ["base_accuracy", "knees", "recovery", "block_by_block"])
 def test_scripts_on_the_digits_are_not_run_twice(script, weights, tmp_path, name):
     out = tmp_path / "found.json"
     words = ["--model", "digits_cnn", "--weights", weights, "--data", "digits", "--out", out, "--quick"]
     rows = columns_of(script(name, *words))
     before = out.read_bytes()
-    assert len(rows) == {"base_accuracy": 1, "knees": 10, "recovery": 9}[name]
+    assert len(rows) == {"base_accuracy": 1, "knees": 10, "recovery": 9, "block_by_block": 3}[name]
     again = script(name, *words)
     assert again.startswith("| ")  # nothing but the table
     assert columns_of(again) == rows
