@@ -1,5 +1,7 @@
 """The default chain on digits: widths from measured damage, all groups cut and rebuilt together, nothing trained."""
 
+import copy
+
 import pytest
 import torch
 
@@ -44,6 +46,20 @@ def test_half_of_the_macs_go_and_the_rebuild_gives_back_what_cutting_costs(base,
     cut = {group.group for group in result.plan.groups if len(group.kept) < group.width}
     groups = cosep.find_groups(base, next(iter(digits.calibration))[0][:1])
     assert {name for group in groups if group.name in cut for name in group.consumers} <= solved
+
+
+def test_dead_channels_go_for_nothing(base, digits):
+    """In a copy of the network with such channels, exactly they go where that is enough, and no output moves."""
+    net = copy.deepcopy(base).eval()
+    with torch.no_grad():
+        net.layer2[0].bn1.weight[:20], net.layer2[0].bn1.bias[:20] = 0.0, -1.0  # nothing comes through the ReLU
+    config = settings(limits={"max_macs": "95%"})
+    made = pruned(net, digits, config)
+    kept = {each.group: each.kept for each in made.plan.groups if len(each.kept) < each.width}
+    assert kept == {"layer2.0.conv1": tuple(range(20, 64))}
+    x = next(iter(digits.test))[0]
+    with torch.no_grad():
+        torch.testing.assert_close(made.model(x), net(x), rtol=1e-3, atol=1e-3 * float(net(x).abs().max()))
 
 
 @pytest.fixture(scope="module")

@@ -259,6 +259,10 @@ def test_a_width_by_damage_is_explained_by_the_damage_and_by_what_stays():
     assert "75.0 % of it" in said[1]
     searched = eliminated(reason="size that was found: damage 0.1 at half its width")
     assert "from the size that was found" in reason_in_words(searched[2], outcome, run.report)[0]
+    spare = eliminated(reason="limit on MACs: damage 0.1 at half of the 6 channels that are needed")
+    said = reason_in_words(spare[2], outcome, run.report)[0]
+    assert "with half of the 6 channels that are needed, and all others whole" in said
+    assert said.endswith("The other 2 give the same for every image: they go for nothing.")
 
 
 def test_the_curve_of_elimination_is_not_called_a_silhouette():

@@ -1,6 +1,7 @@
 """Widths from damage: the best ones under a limit, nested, and steady."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,6 +110,35 @@ def test_given_widths_are_kept_and_the_others_make_up_for_them():
 def test_without_a_limit_it_asks_for_one():
     with pytest.raises(ConfigError, match="Give a limit"):
         DamageRule()(candidates({"a": 8}), Target(), Costs({"a": 1.0}, {"a": 1.0}))
+
+
+def test_channels_that_can_go_for_nothing_go_first_and_do_not_count():
+    known = candidates({"a": 64, "b": 64})
+    known[0] = replace(known[0], spare=24)
+    asked = {}
+
+    class Asked(Costs):
+        def damage(self, widths):
+            asked.update(widths)
+            return super().damage(widths)
+
+    probe = Asked({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 1.0})
+    mild = DamageRule()(known, Target(macs=120), probe)
+    assert asked == {"a": 20, "b": 32}  # half of what is needed
+    assert {name: width.k for name, width in mild.widths.items()} == {"a": 40, "b": 64}
+    assert "at half of the 40 channels that are needed" in mild.widths["a"].reason
+    assert mild.widths["b"].reason.endswith("at half its width")
+    # Beyond them 40 and 64 channels are weighed as in groups that have no others: by the square root.
+    strong = {name: width.k for name, width in DamageRule()(known, Target(macs=60), probe).widths.items()}
+    assert strong == decided({"a": 40, "b": 64}, {"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 1.0}, 60)[0]
+    assert strong["b"] / strong["a"] == pytest.approx((64 / 40) ** 0.5, rel=0.05)
+
+
+def test_a_group_that_hardly_needs_any_channel_goes_below_an_eighth_and_no_further():
+    known = candidates({"a": 64, "b": 64})
+    known[0] = replace(known[0], spare=62)
+    found = DamageRule()(known, Target(macs=3), Costs({"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 1.0}))
+    assert {name: width.k for name, width in found.widths.items()} == {"a": 2, "b": 8}
 
 
 def test_groups_that_do_no_harm_are_cut_first():

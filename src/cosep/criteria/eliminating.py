@@ -24,6 +24,8 @@ from cosep.selection.candidates import Candidates, ranked
 
 TEMPERATURE = 4.0  # of the probabilities whose covariance the margins are drawn with
 MARGIN_IMAGES = 256  # behind the metric of margins; half as many above 64 x 64, where each has more positions
+# A share of what the consumers compute that is nothing: the channels that go for it are dead.
+NOTHING = 1e-6
 AT_A_TIME, LARGE_AT_A_TIME = 64, 4  # images whose whole graph is held in memory, up to 64 x 64 and above
 
 
@@ -73,6 +75,7 @@ def _candidates(group: str, blocks: int, found: Elimination) -> Candidates:
         ks=ks,
         curve=tuple(1 - errors[k] for k in ks),
         losses=tuple(errors.values()),
+        spare=width - next((k for k in ks if errors[k] <= NOTHING), width),
     )
 
 

@@ -90,7 +90,7 @@ class Report(FormerlyDict):
     made: Made | None = None  # None for reports of versions that did not record it
     notes: tuple[str, ...] = ()  # what a reader should know beside the figures
     rebuild: RebuildRecord | None = None  # None where no weights were solved anew
-    damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone at half its width, where measured
+    damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone, at half of what it needs
     tried: tuple[Tried, ...] = ()  # the sizes that were tried where no limit said how much to cut
     layers: tuple[LayerFigures, ...] = ()  # in the order in which they run; () where nobody measured them
     weights_sha256: str = ""  # of the network that the figures are of; "" where it was not recorded

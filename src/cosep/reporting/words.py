@@ -21,7 +21,9 @@ WHOLE = {
     "too few channels": "The group has too few channels to be clustered: it was kept whole.",
 }
 COSEP = ("cosep", "cosep-magnitude", "cosep-mass", "medoid", "random-in-cluster")  # criteria that cluster profiles
-LIMITED = re.compile(r"(?P<what>limit on [^:]+|size that was found): damage")
+LIMITED = re.compile(
+    r"(?P<what>limit on [^:]+|size that was found): damage \S+ at half (its width|of the (?P<needed>\d+) )"
+)
 STAYS = {
     "weighted": "the one whose filter has the largest norm",
     "medoid": "its medoid",
@@ -66,7 +68,7 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, report: Report) -> list[s
         if chosen and chosen.clusters:
             said.append(f"Of each cluster one {unit} stays, {stays}.")
     elif (limited := LIMITED.match(plan.reason)) and plan.group in report.damage:
-        said.append(_damage_in_words(plan, limited["what"], report))
+        said.append(_damage_in_words(plan, limited, report))
     else:
         said.append(sentence(in_unit(plan.reason, unit)))
     said += _reproduced(plan, settings)
@@ -79,13 +81,17 @@ def reason_in_words(plan: GroupPlan, outcome: Outcome, report: Report) -> list[s
     return said
 
 
-def _damage_in_words(plan: GroupPlan, what: str, report: Report) -> str:
+def _damage_in_words(plan: GroupPlan, limited: re.Match[str], report: Report) -> str:
     harm = report.damage[plan.group]
     larger, groups = sum(other > harm for other in report.damage.values()), len(report.damage)
     rank = "the largest" if not larger else "the smallest" if larger == groups - 1 else f"place {larger + 1}"
+    half, spare = f"this group's {plan.unit}s", ""
+    if limited["needed"]:
+        half = f"the {counted(int(limited['needed']), plan.unit)} that are needed"
+        spare = f" The other {plan.width - int(limited['needed'])} give the same for every image: they go for nothing."
     return (
-        f"The width follows from the {what} and from the damage: with half of this group's {plan.unit}s, and all "
-        f"others whole, the outputs move by {harm:.2g} (KL, temperature 4), {rank} of {groups} groups."
+        f"The width follows from the {limited['what']} and from the damage: with half of {half}, and all "
+        f"others whole, the outputs move by {harm:.2g} (KL, temperature 4), {rank} of {groups} groups.{spare}"
     )
 
 

@@ -21,7 +21,7 @@ from cosep.runs.reach import check_met, check_reach
 from cosep.runs.search import as_found, found_share, searched_words
 from cosep.runs.state import Job, State, calibration_pass
 from cosep.selection import finished
-from cosep.selection.rules import Target, Width, Widths, half_of
+from cosep.selection.rules import Target, Width, Widths
 from cosep.surgery import apply_layout, copied, plan_for
 
 
@@ -118,7 +118,7 @@ def widths_of(job: Job, state: State, found: Sequence[Candidates], target: Targe
 
 def damage_of(job: Job, state: State, found: Sequence[Candidates], widths: Mapping[str, int]) -> Mapping[str, float]:
     """How far the outputs move with each group alone at a width; what was measured is not measured again."""
-    halves = {group.name: half_of(group.width) for group in job.groups}
+    halves = _halves(found)
     known: dict[tuple[str, int], float] = job.memory.setdefault(
         "damage", {(name, halves[name]): value for name, value in state.damage.items()}
     )
@@ -135,10 +135,14 @@ def damage_of(job: Job, state: State, found: Sequence[Candidates], widths: Mappi
 
 
 def damage_at_half(job: Job) -> dict[str, float]:
-    """The damage of each group alone at half its width, where it was measured: what a run keeps and reports."""
+    """The damage of each group alone at half of what it needs, where it was measured: what a run keeps and reports."""
     known: dict[tuple[str, int], float] = job.memory.get("damage", {})
-    halves = ((group.name, half_of(group.width)) for group in job.groups)
-    return {name: known[name, half] for name, half in halves if (name, half) in known}
+    halves = _halves(job.memory.get("candidates", ()))
+    return {name: known[name, half] for name, half in halves.items() if (name, half) in known}
+
+
+def _halves(found: Sequence[Candidates]) -> dict[str, int]:
+    return {each.group: each.half for each in found}
 
 
 def target_of(job: Job, state: State) -> Target:

@@ -144,7 +144,7 @@ class State:
     ahead: Mapping[str, int] = field(default_factory=dict)  # widths decided before the first cut, where all were
     reasons: Mapping[str, str] = field(default_factory=dict)  # of these widths
     limit_notes: tuple[str, ...] = ()  # how the limits fare
-    damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone at half its width, where measured
+    damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone, at half of what it needs
     tried: tuple[Tried, ...] = ()  # the sizes that a search for the right amount has behind it
     rebuild: RebuildRecord | None = None
 

@@ -74,7 +74,7 @@ class Sweep:
     holdout_accuracy: float | None
     widths: Mapping[str, int]
     sizes: tuple[Size, ...] = ()
-    damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone at half its width
+    damage: Mapping[str, float] = field(default_factory=dict)  # of each group alone, at half of what it needs
     heads: tuple[str, ...] = ()  # the groups whose widths count heads of attention
 
     def to_document(self) -> dict[str, Any]:

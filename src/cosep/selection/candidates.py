@@ -26,9 +26,20 @@ class Candidates:
     counts: tuple[float, ...] | None = None  # how many values each point of the curve is the mean of
     losses: tuple[float, ...] = ()  # what the choice of each k loses, where the criterion knows it
     preferred: int | None = None  # the width that the criterion itself asks for, where it does
+    spare: int = 0  # how many channels can go and nothing is lost, where the criterion knows of such
     why_whole: str = ""  # why there is no curve, in words
     notes: tuple[str, ...] = ()  # what the report says of the data behind them, whatever the width
     evidence: Any = None  # what the report shows beyond the selection
+
+    @property
+    def needed(self) -> int:
+        """The channels that are not to spare."""
+        return self.channels - self.spare
+
+    @property
+    def half(self) -> int:
+        """The width at which the damage of groups is compared."""
+        return max(1, self.needed // 2)
 
     def at(self, k: int) -> Selection:
         """The selection of k channels, with the curve; the reason and the fit are the width rule's to say."""

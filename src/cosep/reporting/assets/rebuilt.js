@@ -30,7 +30,7 @@ function harmed() {
   const some = shown.length < run.damage.length ? ` Drawn are the ${MOST_ROWS} largest.` : "";
   return figure({
     title: `Damage of each group alone, at half of its ${mixed ? "width" : run.units[0][0] + "s"}`, wide: true,
-    text: `How far the outputs move (KL, temperature 4) when one group alone keeps half of its ${mixed ? "width" : run.units[0][0] + "s"} and the layers that read it are re-solved: from ${num(least[3])} (${named(clipped(least[0], 60))}) to ${num(most)} (${named(clipped(name, 60))}). Groups keep more where the damage is large and ${mixed ? "a head or channel" : "a " + run.units[0][0]} cheap.` + some,
+    text: `How far the outputs move (KL, temperature 4) when one group alone keeps half of its ${mixed ? "width" : run.units[0][0] + "s"} and the layers that read it are re-solved: from ${num(least[3])} (${named(clipped(least[0], 60))}) to ${num(most)} (${named(clipped(name, 60))}). Groups keep more where the damage is large and ${mixed ? "a head or channel" : "a " + run.units[0][0]} cheap. ${mixed ? "Heads and channels" : run.units[0][0][0].toUpperCase() + run.units[0][0].slice(1) + "s"} that give the same for every image go for nothing and do not count.` + some,
     draw: (width) => {
       const step = 24, longest = Math.max(...shown.map((row) => [...row[0]].length)), margin = { left: Math.min(longest * 7 + 16, 200, width * 0.4), right: width < 500 ? 60 : 130, top: 6, bottom: 40 }, height = margin.top + margin.bottom + shown.length * step;
       const [, high] = padded([0, most || 1], 0.04), x = scale(0, high, margin.left, width - margin.right), letters = Math.floor((margin.left - 14) / 7);

@@ -11,10 +11,10 @@ from cosep.selection.candidates import Candidates
 from cosep.selection.rules.damage import DamageRule
 from cosep.selection.rules.given import GivenRule
 from cosep.selection.rules.knee import KneeRule
-from cosep.selection.rules.protocol import LATENCY, Probe, Target, Width, WidthRule, Widths, half_of
+from cosep.selection.rules.protocol import LATENCY, Probe, Target, Width, WidthRule, Widths
 from cosep.selection.rules.uniform import UniformRule
 
-__all__ = ["WIDTH_RULES", "OwnRule", "Probe", "Target", "Width", "WidthRule", "Widths", "half_of", "width_rule"]
+__all__ = ["WIDTH_RULES", "OwnRule", "Probe", "Target", "Width", "WidthRule", "Widths", "width_rule"]
 
 WIDTH_RULES: dict[str, Callable[[PruneConfig], WidthRule]] = {
     "damage": lambda config: DamageRule(),

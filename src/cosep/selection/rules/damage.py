@@ -3,6 +3,9 @@
 A group of w channels whose outputs move by a at half its width moves by about a (w / k - 1) at k channels. The sum over
 all groups is least, at a given cost, where k is proportional to sqrt(a w / u) with u the cost of one channel. Where
 neighbours' widths enter each other's cost, u is taken at the widths at hand and the step is repeated.
+
+Trained networks have dead channels, which give the same for every image. They can go for nothing and say nothing of the
+rest: w is the number of channels that are needed, and half of a group's width is half of these.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cosep.errors import ConfigError
 from cosep.selection.candidates import Candidates
-from cosep.selection.limits import NARROWEST, floor_of, out_of_reach, spelled
-from cosep.selection.rules.protocol import LATENCY, WIDTH_GIVEN, Probe, Target, Width, Widths, half_of
+from cosep.selection.limits import floor_of, out_of_reach, spelled
+from cosep.selection.rules.protocol import LATENCY, WIDTH_GIVEN, Probe, Target, Width, Widths
 
 STEPS = 60  # of the bisection
 ROUNDS = 6  # of taking the costs anew
@@ -40,10 +43,9 @@ class DamageRule:
                 "finds the amount by itself."
             )
         free = [each for each in candidates if each.group not in target.given and each.channels > 1]
-        halves = {each.group: half_of(each.channels) for each in free}
-        measured = probe.damage(halves)
+        measured = probe.damage({each.group: each.half for each in free})
         # Half of three heads is one, which moves the outputs by 2 a instead of a.
-        harm = {each.group: measured[each.group] / (each.channels / halves[each.group] - 1) for each in free}
+        harm = {each.group: measured[each.group] / (each.needed / each.half - 1) for each in free}
         chosen: dict[str, Mapping[str, int]] = {}
         notes, met = [], True
         # Times jump from width to width and each takes a while to measure: channels are then priced in MACs.
@@ -71,7 +73,8 @@ class DamageRule:
             asked = {what: widths.get(each.group, each.channels) for what, widths in chosen.items()}
             what, k = min(asked.items(), key=lambda item: item[1])
             moved = harm.get(each.group, 0.0)
-            result[each.group] = Width(k, f"limit on {what}: damage {moved:.2g} at half its width")
+            half = f"of the {each.needed} channels that are needed" if each.spare else "its width"
+            result[each.group] = Width(k, f"limit on {what}: damage {moved:.2g} at half {half}")
         return Widths(result, tuple(notes), met)
 
 
@@ -96,7 +99,8 @@ def _within_time(
     fitting = [multiple for multiple, widths in tried.items() if time(widths) <= limit] or [ROUNDINGS[0]]
 
     def harmed(multiple: int) -> float:
-        return sum(harm[each.group] * (each.channels / tried[multiple][each.group] - 1) for each in groups)
+        widths = tried[multiple]
+        return sum(harm[each.group] * max(0.0, each.needed / widths[each.group] - 1) for each in groups)
 
     best = min(fitting, key=harmed)  # the first of equals
     return tried[best], best
@@ -115,19 +119,24 @@ def _within(
 
     `priced` is the cost by which channels are weighed against one another; widths are rounded up to a `multiple`.
     """
-    whole = {each.group: each.channels for each in groups}
-    if cost(whole) <= limit:
-        return whole
+    uncut = {each.group: each.channels for each in groups}
+    if cost(uncut) <= limit:
+        return uncut
+    whole = {each.group: each.needed for each in groups}
+    floors = {each.group: min(floor_of(each.channels), each.needed) for each in groups}
     least = max(harm.values(), default=0.0) * HARMLESS or 1.0
     prices = {name: _price(name, whole, priced) for name in whole}
-    # Generous enough for every group to be whole.
+    # The high one is generous enough for every group to have all channels that are needed.
+    low = 0.0
     high = max((whole[n] / (max(harm[n], least) * whole[n] / prices[n]) ** 0.5 for n in whole), default=1.0) * 2
-    low, narrow, wide = 0.0, _rounded(whole, _member(whole, harm, least, priced, 0.0), multiple), whole
+    narrow, wide = (_rounded(uncut, _member(whole, floors, harm, least, priced, c), multiple) for c in (low, high))
+    if cost(wide) <= limit:
+        return wide
     for _ in range(steps):
         if narrow == wide:  # widths are whole numbers: nothing lies between
             break
         middle = (low + high) / 2
-        member = _rounded(whole, _member(whole, harm, least, priced, middle), multiple)
+        member = _rounded(uncut, _member(whole, floors, harm, least, priced, middle), multiple)
         if cost(member) <= limit:
             low, narrow = middle, member
         else:
@@ -140,7 +149,12 @@ def _rounded(whole: Mapping[str, int], widths: Mapping[str, int], multiple: int)
 
 
 def _member(
-    whole: Mapping[str, int], harm: Mapping[str, float], least: float, cost: Cost, generosity: float
+    whole: Mapping[str, int],
+    floors: Mapping[str, int],
+    harm: Mapping[str, float],
+    least: float,
+    cost: Cost,
+    generosity: float,
 ) -> dict[str, int]:
     """The widths that go with one generosity: the larger it is, the wider is every group."""
     widths = {name: float(width) for name, width in whole.items()}
@@ -149,11 +163,11 @@ def _member(
             name: generosity * (max(harm[name], least) * width / _price(name, widths, cost, width)) ** 0.5
             for name, width in whole.items()
         }
-        new = {name: min(float(w), max(w / NARROWEST, 1.0, wanted[name])) for name, w in whole.items()}
+        new = {name: min(float(w), max(floors[name], wanted[name])) for name, w in whole.items()}
         if all(abs(new[name] - widths[name]) < 0.01 for name in whole):
             break
         widths = new
-    return {name: max(floor_of(whole[name]), round(width)) for name, width in widths.items()}
+    return {name: round(width) for name, width in widths.items()}
 
 
 def _price(name: str, widths: Mapping[str, float], cost: Cost, width: int | None = None) -> float:

@@ -13,11 +13,6 @@ WIDTH_GIVEN = "width given"
 LATENCY = "latency in ms"
 
 
-def half_of(width: int) -> int:
-    """Half a width, at which the damage of groups is compared."""
-    return max(1, width // 2)
-
-
 def width_note(width: int, before: int, reason: str) -> str:
     """What is said of a width that replaces the rule's own."""
     return f"width set to {width}, {before} before ({reason})"
