@@ -62,6 +62,24 @@ def test_dead_channels_go_for_nothing(base, digits):
         torch.testing.assert_close(made.model(x), net(x), rtol=1e-3, atol=1e-3 * float(net(x).abs().max()))
 
 
+def test_a_run_that_was_stopped_in_its_training_still_reports_what_decided(base, digits, tmp_path):
+    config = settings(limits={"max_macs": "50%"}, recover={"schedule": "final", "epochs": 0.1})
+    run = {"train": digits.train, "run": tmp_path / "run"}
+
+    def stop(_group, stage):
+        if stage == "recover":
+            raise Stop
+
+    with pytest.raises(Stop):
+        pruned(base, digits, config, callbacks=cosep.Callbacks(on_stage=stop), **run)
+    again = []
+    resumed = pruned(
+        base, digits, config, callbacks=cosep.Callbacks(on_stage=lambda _, stage: again.append(stage)), **run
+    )
+    assert "damage" not in again
+    assert resumed.report.damage == pruned(base, digits, config, train=digits.train).report.damage != {}
+
+
 @pytest.fixture(scope="module")
 def searched(base, digits, whole_search):
     return pruned(base, digits, settings())

@@ -30,7 +30,8 @@ def planned(job: Job, state: State, groups: Sequence[Group]) -> tuple[State, lis
     if job.config.order == "together":
         found = candidates_of_original(job)
         decided = as_found(job, check_met(job, widths_of(job, state, found, target_of(job, state))))
-        state = replace(state, limit_notes=(*decided.notes, *searched_words(job, state)))
+        notes = (*decided.notes, *searched_words(job, state))
+        state = replace(state, limit_notes=notes, damage=damage_at_half(job))
         forget_view(job)  # all is decided
     else:
         found = candidates_of(job, network_view(job, state, groups))
@@ -54,6 +55,7 @@ def planned_ahead(job: Job) -> State:
         ahead={name: width.k for name, width in decided.widths.items()},
         reasons={name: width.reason for name, width in decided.widths.items()},
         limit_notes=decided.notes,
+        damage=damage_at_half(job),
     )
 
 

@@ -21,7 +21,6 @@ from cosep.reporting.words import steps_in_words
 from cosep.runs.folder import Run, weights_digest
 from cosep.runs.later import present_report
 from cosep.runs.opening import Opening
-from cosep.runs.planning import damage_at_half
 from cosep.runs.probing import timed_anyhow
 from cosep.runs.recovering import accuracy_after, length_in_words
 from cosep.runs.state import Batches, Job, State
@@ -102,7 +101,7 @@ def report_of(job: Job, state: State, before: Measurement, after: Measurement) -
         made=made_now(job.fabric.device),
         notes=(*job.notes, *length_in_words(job, state)),
         rebuild=state.rebuild,
-        damage=dict(state.damage or damage_at_half(job)),
+        damage=dict(state.damage),
         tried=state.tried,
     )
 
