@@ -44,7 +44,7 @@ TIMM_TRANSFORMERS = """
 vit_tiny_patch16_224 vit_small_patch32_224 deit_tiny_patch16_224 deit3_small_patch16_224 deit_tiny_distilled_patch16_224
 swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 beit_base_patch16_224 cait_xxs24_224 xcit_nano_12_p16_224
 pit_ti_224 levit_128s mobilevit_xxs mobilevitv2_050 coatnet_nano_rw_224 crossvit_tiny_240 convit_tiny
-twins_pcpvt_small pvt_v2_b0 poolformer_s12 eva02_tiny_patch14_224 efficientformer_l1
+twins_pcpvt_small twins_svt_small pvt_v2_b0 poolformer_s12 eva02_tiny_patch14_224 efficientformer_l1
 """
 
 
@@ -63,6 +63,7 @@ SMALL = {
     "convit_tiny": (32, {"depth": 2}),
     "pvt_v2_b0": (64, {"depths": (1, 1, 1, 1), "img_size": None}),
     "twins_pcpvt_small": (64, {"depths": (1, 1, 1, 1)}),
+    "twins_svt_small": (64, {"depths": (2, 2, 2, 2)}),
     "coatnet_nano_rw_224": (64, {}),
     "mobilevit_xxs": (64, {"img_size": None}),
     "mobilevitv2_050": (64, {"img_size": None}),
@@ -286,6 +287,7 @@ def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
     chosen = [(group, half(group, generator)) for group in interior]
     plan = plan_for(model, groups, [GroupPlan(g.name, g.width, tuple(kept), "half") for g, kept in chosen])
     cut, masked = apply_layout(model, plan.layout), copied(model)
+    modules = dict(masked.named_modules())
     for group, kept in chosen:
         gone = [c for c in range(group.width) if c not in set(kept)]
         for piece in group.slices:
@@ -294,6 +296,8 @@ def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
                 columns = torch.zeros(mixing(layer).size(layer, "in"), dtype=torch.bool)
                 columns[piece.positions[gone].flatten()] = True
                 layer.weight.data = mixing(layer).masked(layer, columns)
+            elif isinstance(norm := modules.get(piece.module), torch.nn.LayerNorm):
+                norm.register_forward_hook(over_kept(piece.positions[kept].flatten()))
     with torch.no_grad():
         whole, wanted = model(example), masked(example)
         worst = float((cut(example) - wanted).abs().max() / wanted.abs().max())
@@ -316,6 +320,19 @@ def examine_transformer(spec: str, onnx: bool, small: bool) -> dict:
     if onnx:
         row["onnx"] = exports(cut, example)
     return row
+
+
+def over_kept(kept):
+    """A hook of a LayerNorm in the masked copy, which must not see what went: statistics of the other channels only."""
+    import torch
+
+    def hook(norm, args, output):
+        seen = torch.nn.functional.layer_norm(
+            args[0][..., kept], (len(kept),), norm.weight[kept], norm.bias[kept], norm.eps
+        )
+        return torch.zeros_like(output).index_copy(-1, kept, seen)
+
+    return hook
 
 
 def transformer_table(rows: list[dict]) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cosep.layers.reduced import timm_written
 from cosep.layers.windows import WindowAttention, is_torchvision_window
 
 
@@ -127,9 +128,11 @@ def written_out(model: nn.Module) -> nn.Module:
 
 def _plain(module: nn.Module) -> Callable[[Any], nn.Module] | None:
     """What writes a module out; None where it stays as it is."""
+    if _hooked(module):
+        return None
     if _replaceable(module):
         return PlainAttention
-    return WindowAttention if is_torchvision_window(module) and not _hooked(module) else None
+    return WindowAttention if is_torchvision_window(module) else timm_written(module)
 
 
 def _hooked(module: nn.Module) -> bool:
@@ -140,4 +143,4 @@ def _replaceable(module: nn.Module) -> bool:
     """Whether a module is torch's own attention, with nothing about it that the plain one does not have."""
     if type(module) is not nn.MultiheadAttention:
         return False
-    return module.bias_k is None and module.bias_v is None and not module.add_zero_attn and not _hooked(module)
+    return module.bias_k is None and module.bias_v is None and not module.add_zero_attn
