@@ -391,6 +391,31 @@ def test_neurons_that_gate_one_another_are_cut_in_pairs():
         assert cut_checked(model, group, (1, 2, 6), {}, X).done
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_neurons_of_two_layers_that_gate_one_another_are_cut_with_and_without_dropout(dropout):
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.gate, self.value = nn.Linear(6, WIDTH), nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8)
+            self.down, self.head, self.drop = nn.Linear(8, WIDTH), nn.Linear(WIDTH, 4), nn.Dropout(dropout)
+
+        def forward(self, x):
+            x = self.embed(x)
+            return self.head((x + self.down(self.drop(nn.functional.silu(self.gate(x)) * self.value(x)))).mean(1))
+
+    torch.manual_seed(0)
+    model, kept = Gated().eval(), (1, 2, 6)
+    group = next(group for group in find_groups(model, X) if group.name == "gate")
+    assert (group.producers, group.width, group.scope) == (("gate", "value"), 8, "interior")
+    result = cut_checked(model, group, kept, {}, X)
+    assert result.done, result.check.reason
+    result.model.train()(X).sum().backward()
+    result.model.eval()
+    with torch.no_grad():
+        model.down.weight[:, [i for i in range(8) if i not in kept]] = 0
+        assert_close(result.model(X), model(X))
+
+
 def test_parts_that_meet_no_product_are_divided_as_before():
     class Shuffled(nn.Module):
         def __init__(self):

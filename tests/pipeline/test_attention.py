@@ -7,6 +7,7 @@ import cosep
 from cosep.comparison.trials import compare
 from cosep.config import preset, replace_settings
 from cosep.data import Data
+from cosep.errors import ConfigError
 from cosep.measurement import macs
 from cosep.runs.probing import NetworkProbe
 from cosep.storage.artifacts import read_documents
@@ -49,6 +50,13 @@ def test_a_limit_on_the_time_is_met_by_heads_and_neurons(monkeypatch):
     assert 7.0 - 1.05 < clock(result.model) <= 7.0
     assert {each.group for each in result.plan.groups} == UNITS
     assert "latency in ms" in result.report.limits[0]
+
+
+def test_a_limit_out_of_reach_speaks_of_heads():
+    with pytest.raises(
+        ConfigError, match=r"4 of 6 groups of heads and channels may be cut, .* an eighth, or one head,"
+    ):
+        cosep.prune(tiny(), images(0), config=settings(limits={"max_macs": "1%"}))
 
 
 def test_every_criterion_cuts_as_many_heads_and_neurons_and_chooses_its_own(tmp_path):

@@ -40,10 +40,12 @@ def _problem(job: Job, target: Target) -> str:
                 f"{_amount(job, what, wider)}{enough}"
             )
         of = "" if what == LATENCY else f" of the {what}"
+        heads = any(group.unit == "head" for group in job.groups)
+        kinds, stays = ("heads and channels", "an eighth, or one head,") if heads else ("channels", "an eighth")
         return (
             f"limits.{SETTINGS[what]} asks for at most {_amount(job, what, limit)}{of}, and "
             f"{_amount(job, what, least)} is the least there is: {len(job.groups)} of "
-            f"{len(job.groups) + len(job.skipped)} groups of channels may be cut, and of each an eighth stays. Nothing "
+            f"{len(job.groups) + len(job.skipped)} groups of {kinds} may be cut, and of each {stays} stays. Nothing "
             f"was cut. What would help: {'; '.join(helps)}. {BEST_EFFORT}."
         )
     return ""
