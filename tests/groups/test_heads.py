@@ -316,7 +316,8 @@ def test_the_width_of_the_embedding_is_cut_through_the_whole_network(kind):
         assert_close(small(X), narrowed(model, kept, KEPT)(X))
 
 
-def test_a_table_that_layers_compute_goes_with_the_heads():
+@pytest.mark.parametrize("operation", [False, True])
+def test_a_table_that_layers_compute_goes_with_the_heads(operation):
     class Looked(Fused):
         def __init__(self):
             super().__init__()
@@ -328,15 +329,24 @@ def test_a_table_that_layers_compute_goes_with_the_heads():
             table = self.of_distance(torch.linspace(-1, 1, 2 * n - 1).unsqueeze(1))
             bias = table[(token[:, None] - token[None, :] + n - 1).flatten()].view(n, n, -1).permute(2, 0, 1)
             q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-            return self.proj(((q @ k.transpose(-2, -1) + bias).softmax(-1) @ v).transpose(1, 2).flatten(2))
+            if operation:  # of torch, which adds it as a mask
+                mixed = nn.functional.scaled_dot_product_attention(
+                    q, k, v, attn_mask=bias.unsqueeze(0).expand(b, -1, -1, -1)
+                )
+            else:
+                mixed = (q @ k.transpose(-2, -1) + bias).softmax(-1) @ v
+            return self.proj(mixed.transpose(1, 2).flatten(2))
 
     torch.manual_seed(0)
     model = Tokens(Looked()).eval()
     group = heads_of(model)
-    assert (group.producers, group.scope) == (("attention.qkv",), "interior")
+    assert (group.producers, group.scope) == (("attention.qkv",), "interior"), group.why_not
     result = cut_checked(model, group, KEPT, {}, X)
     assert result.done, result.check.reason
     assert result.model.attention.of_distance[2].out_features == 2
+    with torch.no_grad():
+        model.attention.proj.weight[:, SIZE : 2 * SIZE] = 0
+        assert_close(result.model(X), model(X))
 
 
 def test_what_a_module_keeps_of_its_tensors_is_made_anew():

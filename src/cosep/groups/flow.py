@@ -529,9 +529,21 @@ class _Tracer(TorchDispatchMode):
         masks = [t for t in _tensors(args[3:], kwargs) if t.ndim > 2]
         self.batched(args[:3], result)
         labels = self.info(_first(result)).labels
-        if labels is not None:
-            for mask in masks:
-                self.match_axes(labels, mask, f"masked head by head in {self.where}")
+        if labels is None:
+            return
+        reason = f"masked head by head in {self.where}"
+        for mask in masks:
+            made = self.info(mask).labels
+            if made is None:
+                self.match_axes(labels, mask, reason)
+                continue
+            made = aligned(compress(self.labels.canonical(made)), labels.ndim)  # by layers, from positions
+            self.match(labels, made, mask, reason)
+            if set(varying(made)) <= set(varying(labels)):
+                self.labels.merge(labels, made, reason)
+            else:
+                self.labels.fix(labels, reason)
+                self.labels.fix(made, reason)
 
     def move(self, x: Tensor, result: Any, how: Callable[[Tensor], Tensor]) -> None:
         info = self.info(x)
