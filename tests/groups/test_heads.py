@@ -120,6 +120,34 @@ def test_one_head_cannot_be_spared():
     assert all(g.scope is None for g in find_groups(Tokens(One()), X) if g.name.startswith("attention"))
 
 
+def test_queries_and_keys_may_be_narrower_than_values_and_stay_as_wide_as_they_are():
+    class Narrow(Separate):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.scale = nn.Linear(WIDTH, 2 * HEADS), nn.Linear(WIDTH, 2 * HEADS), 0.3
+
+        def forward(self, x):
+            q, k, v = (
+                layer(x).unflatten(2, (self.num_heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v)
+            )
+            mixed = (q @ k.transpose(-2, -1) * self.scale).softmax(-1) @ v
+            return self.out(mixed.transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    model = Tokens(Narrow()).eval()
+    group = heads_of(model)
+    assert (group.width, group.scope) == (HEADS, "interior")
+    held = {(s.module, s.side): s.positions.tolist() for s in group.slices}
+    assert held["attention.q", "out"] == held["attention.k", "out"] == [[0, 1], [2, 3], [4, 5]]
+    assert held["attention.v", "out"] == places(1)
+    result = cut_checked(model, group, KEPT, {}, X)
+    assert result.done, result.check.reason
+    assert [result.model.attention.get_submodule(name).out_features for name in "qkv"] == [4, 4, 8]
+    with torch.no_grad():
+        model.attention.out.weight[:, SIZE : 2 * SIZE] = 0
+        assert_close(result.model(X), model(X))
+
+
 def test_heads_that_a_table_of_fixed_size_tells_apart_stay():
     class Biased(Fused):
         def forward(self, x):
