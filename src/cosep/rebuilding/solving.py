@@ -69,7 +69,9 @@ def solve(model: nn.Module, task: Task, sums: Sums, config: RebuildConfig, team:
     team.same((best.weight, best.constant))
     before, after = (_error(sums, fitted, team) for fitted in (plain, best))
     times = best.pull / config.pull
-    reason = "re-solved" if times == 1 else f"re-solved, pulled {times:.0f} times as strongly"
+    reason = (
+        "re-solved" if times == 1 else f"re-solved, pulled {round(times, 1 if times < 10 else 0):g} times as strongly"
+    )
     if constant_only:
         reason = f"only its constant: {moments.rows} rows for {columns} columns"
     elif not after < before:
