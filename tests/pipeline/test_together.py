@@ -80,6 +80,26 @@ def test_a_run_that_was_stopped_in_its_training_still_reports_what_decided(base,
     assert resumed.report.damage == pruned(base, digits, config, train=digits.train).report.damage != {}
 
 
+def test_a_run_that_was_stopped_in_its_rebuild_does_not_measure_the_damage_again(base, digits, tmp_path):
+    config, run = settings(limits={"max_macs": "50%"}), tmp_path / "run"
+    whole = pruned(base, digits, config)
+
+    def stop(_group, stage):
+        if stage == "rebuild":
+            raise Stop
+
+    with pytest.raises(Stop):
+        pruned(base, digits, config, run=run, callbacks=cosep.Callbacks(on_stage=stop))
+    again = []
+    callbacks = cosep.Callbacks(on_stage=lambda _, stage: again.append(stage))
+    resumed = pruned(base, digits, config, run=run, callbacks=callbacks)
+    assert "damage" not in again
+    assert resumed.report.damage == whole.report.damage
+    assert resumed.plan == whole.plan
+    weights = whole.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+
+
 @pytest.fixture(scope="module")
 def searched(base, digits, whole_search):
     return pruned(base, digits, settings())
@@ -119,8 +139,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bits(searched, base, digi
         run=tmp_path / "run",
         callbacks=cosep.Callbacks(on_stage=lambda _group, stage: again.append(stage)),
     )
-    if after > 1:
-        assert "damage" not in again  # it is in the checkpoint
+    assert "damage" not in again  # it is in the checkpoint
     assert resumed.report.tried == searched.report.tried
     assert resumed.report.damage == searched.report.damage
     assert resumed.plan == searched.plan
