@@ -15,7 +15,7 @@ from cosep.groups import find_groups
 from cosep.rebuilding import rebuild
 from cosep.surgery import apply_layout, layout_of
 from tests.groups import nets
-from tests.rebuilding.test_rebuild import Basic, basic, check_no_worse, error, halved, images
+from tests.rebuilding.test_rebuild import Basic, Standardised, basic, check_no_worse, error, halved, images
 
 EXACT = RebuildConfig(pull=1e-9, rows=1_000_000, positions=64)  # hardly any pull, and every position of every image
 
@@ -364,3 +364,46 @@ def test_without_steps_only_the_layers_that_may_change_do():
     done = rebuild(model, cut, layout, batches, only={"a", "bn1", "b"})
     changed = {name for name, tensor in done.model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {"b.weight"}  # nothing was cut in front of the others
+
+
+class Aside(nn.Module):
+    """Every way in which a layer's weights are no part of a layer that runs."""
+
+    def __init__(self, leaves):
+        super().__init__()
+        self.leaves = leaves
+        self.first, self.up = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 6, 2)
+        self.normed = torch.nn.utils.parametrizations.weight_norm(nn.Conv2d(6, 6, 1))
+        self.standardised, self.by_function = Standardised(6, 6, 1, 0, True), nn.Linear(6, 6)
+        self.never, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.standardised(F.relu(self.normed(F.relu(self.up(F.relu(self.first(x)))))))
+        x = F.relu(x.mean((2, 3)))
+        if self.leaves:
+            x = x / float(x.detach().abs().numpy().max())
+        return self.last(F.relu(F.linear(x, self.by_function.weight)))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_of_layers_that_the_rebuild_does_not_see_it_is_said_too(leaves):
+    torch.manual_seed(0)
+    model, batches = Aside(leaves).eval(), images((3, 8, 8))
+    cut = copy.deepcopy(model)
+    with torch.no_grad():
+        cut.first.weight[:4] = 0
+    done = rebuild(model, cut, {}, batches)
+    assert bool(done.notes) is leaves
+    said = {each.layer: each.reason for each in done.layers}
+    code = "it does not run by itself: its weights are changed or used by other code"
+    assert (
+        said.items()
+        >= {
+            "up": "the outputs of a transposed convolution overlap",
+            "normed": "its weight is computed from other parameters",
+            "standardised": code,
+            "by_function": code,
+            "never": code,
+        }.items()
+    )
+    assert said.keys() >= {name for name, layer in model.named_modules() if hasattr(layer, "in_features")}

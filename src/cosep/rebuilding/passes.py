@@ -22,7 +22,7 @@ from cosep.layers.maps import LinearMap, is_plain, sampled
 from cosep.models.passes import PassEnded, first_of
 from cosep.rebuilding.fit import Sums, Team
 from cosep.rebuilding.solving import aside, chance, numbered, solve
-from cosep.rebuilding.tasks import Fixed, Task, why_left
+from cosep.rebuilding.tasks import Fixed, Task, passed_over, why_left
 from cosep.records import LayerRebuild, Layout
 
 
@@ -65,7 +65,7 @@ def solve_by_passes(
             for some, take in ((~judged, sums.add), (judged, sums.set_aside)):
                 take(*(part[some].flatten(0, 1).transpose(0, 1) for part in (rows, targets)))
         records.append(solve(model, task, sums, config, team))
-    return tuple(records)
+    return (*records, *passed_over(model, calls, only))
 
 
 def _calls(model: nn.Module, x: Tensor) -> dict[str, int]:
