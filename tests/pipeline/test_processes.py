@@ -44,6 +44,10 @@ def test_two_processes_find_the_statistics_and_the_plan_of_one(base, tmp_path):
     assert all("layer by layer" in each["notes"][0] for each in made)
     assert "another process found that out" in made[0]["notes"][0]
     assert made[0]["digest"] == made[1]["digest"]
+    # What one would decide otherwise, by images with other labels, is decided by the first one.
+    decided = [json.loads((tmp_path / f"undecided-{rank}.json").read_text()) for rank in (0, 1)]
+    assert decided[0] == decided[1]
+    assert len(decided[0]["tried"]) == 2
     # Both processes ended with the same weights: their updates were shared.
     assert len(set(found["digests"].flatten().tolist())) == 1
     # A thread of the process group that lived on could abort its process while the interpreter shuts down.

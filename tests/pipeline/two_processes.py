@@ -54,6 +54,14 @@ def few_images():
     return cosep.replace_settings(untrained(), {"rebuild": {"images": 60, "rows": 64, "positions": 64}})
 
 
+def undecided(model, data, rank):
+    """A search for the amount, and a training, of which the second process by itself would think otherwise."""
+    changes = {"limits": {"max_macs": None}, "recover": {"schedule": "final", "epochs": 0.1}}
+    holdout = [(x, y if rank == 0 else (y + 1) % 10) for x, y in data.holdout]
+    config = cosep.replace_settings(untrained(), changes)
+    return cosep.prune(model, data.calibration, config=config, train=data.train, holdout=holdout)
+
+
 class Counting(nn.Module):
     """What it computes changes with the number of images."""
 
@@ -98,6 +106,10 @@ def main(weights, folder):
     )
     rebuilt = cosep.prune(model, data.calibration, None, config=untrained(), holdout=data.holdout)
     few = cosep.prune(model, data.calibration, None, config=few_images(), holdout=data.holdout)
+    found = undecided(model, data, fabric.global_rank)
+    (folder / f"undecided-{fabric.global_rank}.json").write_text(
+        json.dumps({"tried": [each.drop for each in found.report.tried], "digest": weights_digest(found.model)})
+    )
     made = counting(team_of(fabric), fabric.global_rank)
     (folder / f"counting-{fabric.global_rank}.json").write_text(
         json.dumps({"notes": made.notes, "digest": weights_digest(made.model)})
