@@ -19,7 +19,7 @@ from cosep.records import Group, GroupPlan, Plan, Scope, Selection
 from cosep.recovery import Progress, RecoveryHooks
 from cosep.runs.estimating import estimated
 from cosep.runs.opening import asked, only_deciding, opened_request
-from cosep.runs.planning import decided_plan, planned, planned_ahead
+from cosep.runs.planning import damage_to_measure, decided_plan, planned, planned_ahead, with_damage
 from cosep.runs.recovering import SHOWN_IMAGES, held_out_accuracy, keep, recovered
 from cosep.runs.remaking import rebuilt, tried
 from cosep.runs.results import PruneResult, finished_run, outcome_of, result_there
@@ -86,6 +86,8 @@ def prune(
         while True:
             if state.waiting:
                 state, partial = _settled(job, recovered(job, state, partial)), None
+            elif halves := damage_to_measure(job, state):
+                state = with_damage(job, state, halves)
             elif (share := next_share(job, state)) is not None and not state.plans:
                 state = tried(job, state, share)
             elif groups := _next_groups(job, state):

@@ -106,6 +106,29 @@ def test_json_is_alone_on_standard_output(trained, tmp_path):
     assert json.loads(done.stdout)["settings"]["recover"]["schedule"] == "none"
 
 
+UNLABELLED = """
+from cosep.data import load_data
+
+def images():
+    return {"train": [inputs for inputs, _ in load_data("digits", batch_size=64).calibration]}
+"""
+
+
+def test_images_without_labels_are_pruned_without_training_and_a_comparison_says_what_it_needs(trained, tmp_path):
+    (tmp_path / "data.py").write_text(UNLABELLED)
+    spec = ["digits_cnn", "--weights", str(trained), "--data", f"{tmp_path}/data.py:images"]
+    words = ["prune", *spec, "--out", str(tmp_path / "run"), *FAST, "--max-macs", "50%", "--epochs", "0", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["after"]["macs"] <= 0.5 * report["before"]["macs"]
+    assert report["after"]["accuracy"] is None
+    assert report["rebuild"]["divergence"] < report["rebuild"]["divergence_cut"]
+    compared = CliRunner().invoke(app, ["compare", *spec, "--out", str(tmp_path / "compared"), "--with", "l2"])
+    assert isinstance(compared.exception, DataError)
+    assert "no test images, which a comparison is about" in str(compared.exception)
+
+
 def test_compare_prints_a_row_for_each_method_and_keeps_the_trials(trained, tmp_path, monkeypatch):
     monkeypatch.setattr("cosep.cli.common.console.width", 160)
     words = ["compare", "digits_cnn", "--weights", str(trained), "--data", "digits", "--out", str(tmp_path / "all")]

@@ -79,6 +79,11 @@ def test_soft_labels_are_left_to_the_run(told):
     assert not told.getvalue()
 
 
+def test_images_without_labels_say_nothing_of_the_weights(told):
+    check_trained("resnet20", Strided(1, 2), data_of([torch.randn(4, 3, 8, 8)]))
+    assert not told.getvalue()
+
+
 def test_the_images_are_spread_over_all_classes():
     """Image folders lie class by class; the first of them would be of a class or two."""
     loader = load_data("digits").holdout

@@ -129,6 +129,9 @@ def unlabelled():
 
 def empty():
     return batches(4), []
+
+def images_only():
+    return {"train": [torch.zeros(3, 2, 4, 4)]}
 """
 
 
@@ -151,6 +154,13 @@ def test_factory_returns_named_loaders(file):
     data = load_data(f"{file}:parts")
     assert len(data.holdout) == 1
     assert data.class_names == ("a", "b")
+
+
+def test_factory_may_return_no_more_than_images(file):
+    data = load_data(f"{file}:images_only")
+    assert data.calibration is data.train
+    assert (data.test, data.holdout, data.class_names) == (None, None, ())
+    assert data.input_shape == (2, 4, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -34,9 +35,19 @@ def test_two_processes_find_the_statistics_and_the_plan_of_one(base, tmp_path):
     assert plan.layout == result.plan.layout
     assert report["recovery"]["updates"] == result.report.recovery.updates
     # What was rebuilt is what one process makes of the same images, up to rounding.
-    alone = cosep.prune(base, data.calibration, None, config=two_processes.untrained(), holdout=data.holdout).model
-    for name, tensor in load_file(tmp_path / "rebuilt.safetensors").items():
-        torch.testing.assert_close(tensor, alone.state_dict()[name], rtol=1e-2, atol=1e-3)
+    for what, config in (("rebuilt", two_processes.untrained()), ("few", two_processes.few_images())):
+        alone = cosep.prune(base, data.calibration, None, config=config, holdout=data.holdout).model
+        for name, tensor in load_file(tmp_path / f"{what}.safetensors").items():
+            torch.testing.assert_close(tensor, alone.state_dict()[name], rtol=1e-2, atol=1e-3)
+    # Where one process finds that the network cannot be run in steps, both go layer by layer, to the same weights.
+    made = [json.loads((tmp_path / f"counting-{rank}.json").read_text()) for rank in (0, 1)]
+    assert all("layer by layer" in each["notes"][0] for each in made)
+    assert "another process found that out" in made[0]["notes"][0]
+    assert made[0]["digest"] == made[1]["digest"]
+    # What one would decide otherwise, by images with other labels, is decided by the first one.
+    decided = [json.loads((tmp_path / f"undecided-{rank}.json").read_text()) for rank in (0, 1)]
+    assert decided[0] == decided[1]
+    assert len(decided[0]["tried"]) == 2
     # Both processes ended with the same weights: their updates were shared.
     assert len(set(found["digests"].flatten().tolist())) == 1
     # A thread of the process group that lived on could abort its process while the interpreter shuts down.

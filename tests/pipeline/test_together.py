@@ -1,6 +1,7 @@
 """The default chain on digits: widths from measured damage, all groups cut and rebuilt together, nothing trained."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import cosep
 from cosep.config import preset, replace_settings
 from cosep.measurement import accuracy
+from cosep.runs import remaking
 from tests.pipeline.conftest import CPU
 
 pytestmark = pytest.mark.usefixtures("whole_search")
@@ -80,6 +82,60 @@ def test_a_run_that_was_stopped_in_its_training_still_reports_what_decided(base,
     assert resumed.report.damage == pruned(base, digits, config, train=digits.train).report.damage != {}
 
 
+def test_a_run_that_was_stopped_in_its_rebuild_does_not_measure_the_damage_again(base, digits, tmp_path):
+    config, run = settings(limits={"max_macs": "50%"}), tmp_path / "run"
+    whole = pruned(base, digits, config)
+
+    def stop(_group, stage):
+        if stage == "rebuild":
+            raise Stop
+
+    with pytest.raises(Stop):
+        pruned(base, digits, config, run=run, callbacks=cosep.Callbacks(on_stage=stop))
+    again = []
+    callbacks = cosep.Callbacks(on_stage=lambda _, stage: again.append(stage))
+    resumed = pruned(base, digits, config, run=run, callbacks=callbacks)
+    assert "damage" not in again
+    assert resumed.report.damage == whole.report.damage
+    assert resumed.plan == whole.plan
+    weights = whole.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+
+
+@pytest.mark.parametrize("scope", ["interior", "all"])
+def test_what_a_smaller_size_keeps_every_larger_one_keeps_too(base, digits, scope):
+    """Also where the widths of neighbours enter each other's cost, and channels are tied by sums."""
+    config = settings(surgery={"scope": scope})
+    sizes = [cosep.plan(base, digits.calibration, config=config, max_macs=f"{share}%") for share in (35, 50, 65, 80)]
+    for small, large in itertools.pairwise(sizes):
+        kept = {group.group: set(group.kept) for group in large.groups}
+        assert all(set(group.kept) <= kept[group.group] for group in small.groups)
+        assert small.cost.macs_after < large.cost.macs_after
+
+
+def test_without_held_out_images_a_search_is_judged_on_images_that_no_solution_saw(base, digits, monkeypatch):
+    solved, judged = set(), []
+    rebuild, points_lost = remaking.rebuild, remaking.points_lost
+
+    def seen_by_solutions(original, model, layout, batches, *rest, **more):
+        images = torch.cat(list(batches))
+        solved.clear()
+        solved.update(image.numpy().tobytes() for number, image in enumerate(images) if number % 16)
+        return rebuild(original, model, layout, batches, *rest, **more)
+
+    def seen_by_judges(job, model, batches):
+        kept = list(batches)
+        judged.append({image.numpy().tobytes() for x, _ in kept for image in x})
+        assert not judged[-1] & solved
+        return points_lost(job, model, iter(kept))
+
+    monkeypatch.setattr(remaking, "rebuild", seen_by_solutions)
+    monkeypatch.setattr(remaking, "points_lost", seen_by_judges)
+    result = cosep.prune(base, digits.calibration, config=settings())
+    assert len(judged) == len(result.report.tried) > 0
+    assert min(map(len, judged)) > 100
+
+
 @pytest.fixture(scope="module")
 def searched(base, digits, whole_search):
     return pruned(base, digits, settings())
@@ -119,8 +175,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bits(searched, base, digi
         run=tmp_path / "run",
         callbacks=cosep.Callbacks(on_stage=lambda _group, stage: again.append(stage)),
     )
-    if after > 1:
-        assert "damage" not in again  # it is in the checkpoint
+    assert "damage" not in again  # it is in the checkpoint
     assert resumed.report.tried == searched.report.tried
     assert resumed.report.damage == searched.report.damage
     assert resumed.plan == searched.plan

@@ -20,6 +20,7 @@ from cosep.surgery import apply_layout, layout_of
 from cosep.zoo import load_model
 from tests.groups import nets
 from tests.rebuilding.test_rebuild import basic, images
+from tests.rebuilding.test_structures import read_by_python
 
 
 def measured(model, shape, kept):
@@ -63,6 +64,22 @@ def test_a_consumer_without_channels_is_the_regression_on_the_others():
         expected = design @ torch.linalg.lstsq(design, wanted).solution
         assert_close(done(x), expected, rtol=1e-5, atol=1e-6)
     assert not done.weight[:, [2, 4]].any()
+
+
+def test_what_leaves_torch_is_measured_on_cut_copies_and_nothing_is_gathered_of_it():
+    model, batches = read_by_python(), images((3, 8, 8))
+    assert not gather_grams(model, ["a", "b"], batches[:2], RebuildConfig()).maps
+    groups, found = measured(model, (3, 8, 8), nets.some)
+    for group in groups:
+        cut = apply_layout(model, layout_of(model, group, nets.some(group), {}))
+        assert found[group.name] == pytest.approx(divergence_of_all(model, cut, images((3, 8, 8), count=48)[2]))
+
+
+def divergence_of_all(original, model, x):
+    """KL of the outputs at temperature 4, written out."""
+    with torch.no_grad():
+        goal, got = (torch.softmax(net(x).double() / 4, dim=1) for net in (original, model))
+    return float(16 * (goal * (goal / got).log()).sum(1).mean())
 
 
 def test_a_model_in_training_mode_is_looked_at_as_it_will_be_used():

@@ -1,12 +1,15 @@
 """A tape computes what its model computes, step by step."""
 
+import ctypes
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from cosep.models.tape import Pass, TapeError, check_tape, record
+from cosep.models.tape import Pass, TapeError, check_tape, record, recorded
 from tests.groups import nets
 
 
@@ -46,20 +49,69 @@ def test_recording_leaves_no_trace_in_the_model():
 
 
 class LeavesTorch(nn.Module):
-    def __init__(self):
+    def __init__(self, way):
         super().__init__()
-        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+        self.way, self.a, self.b = way, nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
 
     def forward(self, x):
-        x = self.a(x)
-        return self.b((x / float(abs(x.detach().numpy()).max())).mean((2, 3)))
+        largest = self.way(x.detach())
+        return self.b((self.a(x) / largest).mean((2, 3)))
 
 
-def test_what_leaves_torch_is_found_out_on_other_images():
+WAYS_OUT = {
+    "numpy": lambda x: float(x.numpy().max()),
+    "numpy.asarray": lambda x: float(np.asarray(x).max()),
+    "numpy.from_dlpack": lambda x: float(np.from_dlpack(x).max()),
+    "its address": lambda x: ctypes.c_float.from_address(x.data_ptr()).value + 9,
+    "tolist": lambda x: max(x.flatten().tolist()),
+    "item": lambda x: x.max().item(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_what_leaves_torch_is_refused_before_anything_reads_memory_that_is_not_there(way):
+    """Large images: whoever reads as many values from a tensor that has none runs out of the process's memory."""
     torch.manual_seed(0)
-    model, x = LeavesTorch().eval(), torch.randn(4, 3, 8, 8)
-    with pytest.raises(TapeError):
-        check_tape(record(model, x), model, 5 * torch.randn(4, 3, 8, 8))
+    model, x = LeavesTorch(WAYS_OUT[way]).eval(), torch.randn(64, 3, 224, 224)
+    model(x[:2])
+    with pytest.raises(TapeError, match="it cannot be traced"):
+        record(model, x)
+
+
+def test_numbers_that_numpy_reads_from_the_models_own_tensors_are_constants():
+    class Tabled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(5, 3)
+            self.register_buffer("table", torch.tensor([2.0, 3.0]))
+
+        def forward(self, x):
+            return self.a(x) * float(self.table.numpy().sum())
+
+    torch.manual_seed(0)
+    model, x = Tabled().eval(), torch.randn(4, 5)
+    check_tape(record(model, x), model, torch.randn(4, 5))
+
+
+class Remembers(nn.Module):
+    """What it computes depends on what it has seen: no trace shows that."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.seen = nn.Linear(5, 3), 0
+
+    def forward(self, x):
+        self.seen += 1
+        return self.a(x) * self.seen
+
+
+@pytest.mark.parametrize("sizes", [(8,), (8, 5), (8, 8)])
+def test_what_no_trace_shows_is_found_out_on_other_images(sizes):
+    torch.manual_seed(0)
+    batches = [torch.randn(size, 5) for size in sizes]
+    with pytest.raises(TapeError, match="on other inputs its steps compute something else"):
+        recorded(Remembers().eval(), batches)
+    assert recorded(nn.Sequential(nn.Linear(5, 3)), batches).keys() == {tuple(x.shape) for x in batches}
 
 
 def test_a_layer_that_runs_twice_has_two_steps_and_a_branch_does_not_disturb_the_pass():

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from cosep.errors import ModelError
-from cosep.zoo import input_shape, load_model, model_names
+from cosep.zoo import input_shape, load_model, model_names, twin
 from cosep.zoo.vit import Attention
 
 # Published counts: He et al. (2016) give 0.27, 0.46, 0.66, 0.85 and 1.7 million for the CIFAR ResNets, Huang et al.
@@ -128,6 +128,21 @@ def test_the_first_variant_of_resnet50_has_its_strides_in_the_first_convolutions
         assert torch.equal(model(x), reference(x))
         other = load_model("resnet50").eval()
         other.load_state_dict(model.state_dict())
+        assert not torch.allclose(model(x), other(x))
+
+
+@pytest.mark.parametrize("spec", ["resnet50", "resnet50_v1", "torchvision:resnet50", "timm:resnet50"])
+def test_the_same_file_fits_two_resnet50_that_compute_something_else_and_each_names_the_other(spec):
+    library = spec.partition(":")[0] if ":" in spec else "torch"
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    model, other = load_model(spec).eval(), load_model(twin(spec)).eval()
+    assert {name: t.shape for name, t in model.state_dict().items()} == {
+        name: t.shape for name, t in other.state_dict().items()
+    }
+    other.load_state_dict(model.state_dict())
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
         assert not torch.allclose(model(x), other(x))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cosep.cli.common import console, percent
 from cosep.data import Data, Loader
-from cosep.data.batches import pair_of
+from cosep.data.batches import inputs_and_labels
 from cosep.errors import ModelError
 from cosep.models.modes import evaluating, logits_of
 from cosep.zoo import load_model, twin
@@ -104,14 +104,15 @@ def _first(loader: Iterable[Any], images: int) -> Iterable[Any]:
 
 
 def answers(model: nn.Module, batches: Iterable[Any]) -> Answers | None:
-    """What a network says of images; None where labels are no class numbers of its own, or there are no images."""
+    """What a network says of images; None without labels that are class numbers of its own, or without images."""
     right, loss = [], []
     with evaluating(model):
         for batch in batches:
-            inputs, labels = pair_of(batch, "a batch of the data")
+            inputs, labels = inputs_and_labels(batch, "a batch of the data")
             logits = logits_of(model, inputs)
             if (
-                labels.ndim != 1
+                labels is None
+                or labels.ndim != 1
                 or labels.is_floating_point()
                 or not bool(((labels >= 0) & (labels < logits.shape[1])).all())
             ):

@@ -69,6 +69,8 @@ def prune_command(
 
       cosep prune resnet56 --weights resnet56.safetensors --data cifar10:~/data --out run/
 
+      cosep prune resnet56 --weights resnet56.safetensors --data cifar10:~/data --out half/ --max-macs 50% --epochs 0
+
       cosep prune resnet20 --weights r20.pt --data cifar10:~/data --out run/ --preset paper --p 3
 
       cosep prune my_net.py:build --weights net.pt --data imagefolder:~/photos --out run/ --max-macs 50%

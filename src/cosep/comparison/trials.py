@@ -15,7 +15,7 @@ from torch import nn
 from cosep.config import DeviceConfig, LimitConfig, PruneConfig, replace_settings, settings
 from cosep.criteria import criterion
 from cosep.data import Data
-from cosep.errors import ConfigError, RunError
+from cosep.errors import ConfigError, DataError, RunError
 from cosep.measurement import accuracy
 from cosep.pipeline import prune
 from cosep.plugins import is_file_factory, without_folder
@@ -189,7 +189,9 @@ def folder_of(name: str) -> str:
     return f"{Path(path).stem}-{factory}"
 
 
-def trial_of(name: str, seed: int, result: PruneResult, test: Batches, *, device: DeviceConfig | None = None) -> Trial:
+def trial_of(
+    name: str, seed: int, result: PruneResult, test: Batches | None, *, device: DeviceConfig | None = None
+) -> Trial:
     """The figures of one finished run, with the accuracy on the test data."""
     report = result.report
     tied = [plan.group for plan in result.plan.groups if TIED in plan.selection.notes]
@@ -206,8 +208,10 @@ def trial_of(name: str, seed: int, result: PruneResult, test: Batches, *, device
     )
 
 
-def accuracy_there(model: nn.Module, test: Batches, device: DeviceConfig | None = None) -> float:
+def accuracy_there(model: nn.Module, test: Batches | None, device: DeviceConfig | None = None) -> float:
     """The accuracy, computed on the device of the settings, by default a GPU where there is one; the model stays."""
+    if test is None:
+        raise DataError("the data have no test images, which a comparison is about. Let the factory return 'test' too.")
     return accuracy(copied(model).to(launched(device or DeviceConfig()).device), test)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from cosep.config import check_at_least
+from cosep.data.batches import inputs_and_labels
 from cosep.data.cifar import read_cifar
 from cosep.data.digits import read_digits
 from cosep.data.folders import SIZE, FolderSplit, read_folders
@@ -36,7 +37,7 @@ class Data:
     train: Iterable[Batch]  # shuffled and augmented; its set_epoch chooses the order
     calibration: Iterable[Batch]  # the images of train, as they are, the classes taking turns
     holdout: Iterable[Batch] | None  # training images kept from `train`, for decisions; None if there are none
-    test: Iterable[Batch]  # for reports only
+    test: Iterable[Batch] | None  # for reports only; None if a user's factory gives none
     class_names: tuple[str, ...]  # empty if unknown
     input_shape: tuple[int, ...]  # (channels, height, width)
     mean: tuple[float, ...] | None = None  # of the normalisation; None if unknown
@@ -64,8 +65,9 @@ def load_data(
     """The data set that a name stands for, with a share of every class of its training set held out.
 
     spec: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, or `path/to/file.py:factory`, a function that
-    returns a tuple (train, test) of loaders or a dict with "train", "test" and, if wanted, "holdout", "calibration",
-    "class_names". It may take `batch_size`, `seed` and `holdout`; nothing is held out from its loaders here.
+    returns a tuple (train, test) of loaders or a dict with "train" and, if wanted, "test", "holdout", "calibration",
+    "class_names". Training and calibration batches may be inputs without labels. It may take `batch_size`, `seed` and
+    `holdout`; nothing is held out from its loaders here.
     `seed` decides what is held out, the order and the augmentation; `workers` processes read image folders (by default
     two, where there are two cores), whose images become squares of `image_size`. Inputs are
     (pixel / 255 - `mean`) / `std`, a number for each channel: those that the network was trained with, if not the
@@ -144,10 +146,10 @@ def _from_file(spec: str, **wanted: object) -> Data:
     elif isinstance(made, tuple) and len(made) == 2:
         parts = {"train": made[0], "test": made[1]}
     unknown = sorted(set(parts) - {"train", "test", "holdout", "calibration", "class_names"})
-    if unknown or not {"train", "test"} <= parts.keys():
+    if unknown or "train" not in parts:
         raise DataError(
-            f"{spec} returned {_described(made)}; it must return (train, test) or a dict with 'train', 'test' and, "
-            "if wanted, 'holdout', 'calibration', 'class_names'."
+            f"{spec} returned {_described(made)}; it must return (train, test) or a dict with 'train' and, if wanted, "
+            "'test', 'holdout', 'calibration', 'class_names'."
         )
     loaders = {part: parts.get(part) for part in ("train", "test", "holdout", "calibration")}
     for part, loader in loaders.items():
@@ -161,17 +163,21 @@ def _from_file(spec: str, **wanted: object) -> Data:
         train=parts["train"],
         calibration=parts["train"] if loaders["calibration"] is None else parts["calibration"],
         holdout=loaders["holdout"],
-        test=parts["test"],
+        test=loaders["test"],
         class_names=tuple(map(str, parts.get("class_names", ()))),
-        input_shape=_shape_of_first(parts["test"], f"{spec}: test"),
+        input_shape=_shape_of_first(loaders, spec),
     )
 
 
-def _shape_of_first(loader: Iterable[Any], name: str) -> tuple[int, ...]:
-    batch = next(iter(loader), None)
+def _shape_of_first(loaders: Mapping[str, Iterable[Any] | None], spec: str) -> tuple[int, ...]:
+    """Of the test images, which need labels; without such, of the training images, which need none."""
+    part = "train" if loaders["test"] is None else "test"
+    batch = next(iter(loaders[part] or ()), None)
+    if part == "train" and batch is not None:
+        return tuple(inputs_and_labels(batch, f"the first batch of {spec}: train")[0].shape[1:])
     pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
     if batch is None or not pair:
-        raise DataError(f"{name} yields {_described(batch)}; batches must be pairs of tensors (input, label).")
+        raise DataError(f"{spec}: {part} yields {_described(batch)}; batches must be pairs of tensors (input, label).")
     return tuple(batch[0].shape[1:])
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
 
 from cosep.layers.maps import applied, is_kernel, is_plain
 from cosep.models.modes import evaluating
@@ -27,6 +28,7 @@ from cosep.models.modes import evaluating
 # Kernels may sum in another order than when the model ran by itself; nothing else may differ.
 _ROUNDING = 1e-4
 _NAMESPACE = "cosep_tape"
+_WAYS_OUT = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr)
 _library: list[torch.library.Library] = []  # a Library takes its operators along when it is collected
 _recorded: list[nn.Module] = []  # the layers of the model that is being traced, by the number in its steps
 
@@ -117,7 +119,7 @@ def record(model: nn.Module, inputs: Tensor) -> Tape:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     names = {id(module): name for name, module in reversed(list(model.named_modules()))}
-    with evaluating(model), warnings.catch_warnings(), _layers_as_steps(model):
+    with evaluating(model), warnings.catch_warnings(), _layers_as_steps(model), _NoWayOut():
         warnings.simplefilter("ignore")
         try:
             traced = make_fx(functionalize(model), tracing_mode="real")(inputs)
@@ -165,6 +167,18 @@ def _held(traced: fx.GraphModule, argument: Any) -> Any:
     if not isinstance(argument, fx.Node) or argument.op != "get_attr":
         return list(argument) if isinstance(argument, (list, tuple)) else argument
     return getattr(traced, str(argument.target))
+
+
+def recorded(model: nn.Module, batches: Sequence[Tensor]) -> dict[tuple[int, ...], Tape]:
+    """A tape for every shape of batch, each compared with the model; a TapeError where one does not hold."""
+    found: dict[tuple[int, ...], Tape] = {}
+    for x in batches:
+        shape = tuple(x.shape)
+        if shape not in found:
+            found[shape] = record(model, x)
+            # Other images than it was made from: what was taken for a constant must be one.
+            check_tape(found[shape], model, next((y for y in batches if y is not x and y.shape == x.shape), x.flip(0)))
+    return found
 
 
 def check_tape(tape: Tape, model: nn.Module, inputs: Tensor) -> None:
@@ -253,6 +267,18 @@ def _constant(value: Any, values: Mapping[int, Any]) -> Any:
 
 def _no_value(values: Mapping[int, Any]) -> Any:
     raise AssertionError("the input is given, not computed")
+
+
+class _NoWayOut(TorchFunctionMode):
+    """Refuses to hand the values of traced tensors to anything but torch.
+
+    They have no memory of their own: NumPy would read, or write, what lies somewhere else, and may end the process.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _WAYS_OUT and torch._is_functional_tensor(args[0]):
+            raise TypeError(f"its forward leaves torch by {func.__name__}()")
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cosep.layers.maps import LinearMap
 from cosep.models.modes import evaluating
-from cosep.models.tape import Pass, Tape, TapeError, check_tape, record
+from cosep.models.tape import Pass, Tape, TapeError, recorded
 from cosep.rebuilding.fit import Moments, factored, pull_for
 from cosep.rebuilding.grams import Grams
 from cosep.rebuilding.rebuild import divergence_of
@@ -75,15 +75,10 @@ def _moved(cut: nn.Module, x: Tensor, goal: Tensor) -> float:
 
 def _tapes(model: nn.Module, batches: Sequence[Tensor]) -> dict[tuple[int, ...], Tape]:
     """A tape for every shape of batch; none at all where the model cannot be run in steps."""
-    found: dict[tuple[int, ...], Tape] = {}
     try:
-        for x in batches:
-            if tuple(x.shape) not in found:
-                found[tuple(x.shape)] = record(model, x)
-                check_tape(found[tuple(x.shape)], model, x.flip(0))
+        return recorded(model, batches)
     except TapeError:
         return {}
-    return found
 
 
 def _behind_each(

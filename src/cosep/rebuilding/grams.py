@@ -12,7 +12,7 @@ from cosep.config import RebuildConfig
 from cosep.layers import is_batchnorm
 from cosep.layers.maps import LinearMap, sampled, why_no_map
 from cosep.models.modes import evaluating
-from cosep.models.tape import Pass, Tape, TapeError, record
+from cosep.models.tape import Pass, Tape, TapeError, recorded
 from cosep.rebuilding.fit import Moments, Sums
 
 # Wider Gram matrices take minutes and gigabytes: such layers are told from others by their weights alone.
@@ -32,12 +32,9 @@ def gather_grams(
     model: nn.Module, layers: Iterable[str], batches: Sequence[Tensor], config: RebuildConfig, *, seed: int = 0
 ) -> Grams:
     """The moments of what each layer reads, over all batches; nothing where the model cannot be run in steps."""
-    tapes: dict[tuple[int, ...], Tape] = {}
     wanted = list(dict.fromkeys(layers))
     try:
-        for x in batches:
-            if tuple(x.shape) not in tapes:
-                tapes[tuple(x.shape)] = record(model, x)
+        tapes = recorded(model, batches)
     except TapeError:
         return Grams()
     images = sum(len(x) for x in batches)

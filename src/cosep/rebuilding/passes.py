@@ -1,7 +1,8 @@
 """The rebuild of a model that cannot be run in steps: layer by layer, by passes that end behind the layer.
 
 Every layer costs a part of a pass over the images, and no layer is solved towards a sum: what a layer's output becomes
-is not known here. BatchNorm's statistics are measured again at the end.
+is not known here. A BatchNorm is a layer like others, since nothing says whose output it reads: it gets the statistics
+of the rebuilt network, and scale and shift towards the uncut network's output of it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cosep.layers.maps import LinearMap, is_plain, sampled
 from cosep.models.passes import PassEnded, first_of
 from cosep.rebuilding.fit import Sums, Team
 from cosep.rebuilding.solving import aside, chance, numbered, solve
-from cosep.rebuilding.tasks import Fixed, Task, why_left
+from cosep.rebuilding.tasks import Fixed, Task, passed_over, why_left
 from cosep.records import LayerRebuild, Layout
 
 
@@ -40,17 +41,19 @@ def solve_by_passes(
     calls = _calls(model, inputs[0] if inputs or example is None else example)
     fixed = Fixed.of(model)
     images = team.images or team.size * sum(len(x) for x in inputs)
+    # In order of execution: the last one is the classifier, as far as one sees from here.
+    last = next((layer for layer in reversed(calls) if not is_batchnorm(model.get_submodule(layer))), "")
     records = []
     for layer, times in calls.items():
         module = model.get_submodule(layer)
-        if is_batchnorm(module) or (only is not None and layer not in only):
+        if only is not None and layer not in only:
             continue
         if reason := why_left(module, (0,) * times, fixed):
             records.append(LayerRebuild(layer, "output", False, reason, math.nan, math.nan))
             continue
         kept = layout.get((layer, "out"))
         channels = None if kept is None else torch.tensor(kept)
-        task = Task(layer, 0, LinearMap(module), channels=channels)
+        task = Task(layer, 0, LinearMap(module), channels=channels, last=layer == last)
         sums = Sums(task.map.parts, task.map.columns, task.map.outputs // task.map.parts)
         for first, x in numbered(inputs, team):
             _, wanted = _seen(original, layer, x)
@@ -62,7 +65,7 @@ def solve_by_passes(
             for some, take in ((~judged, sums.add), (judged, sums.set_aside)):
                 take(*(part[some].flatten(0, 1).transpose(0, 1) for part in (rows, targets)))
         records.append(solve(model, task, sums, config, team))
-    return tuple(records)
+    return (*records, *passed_over(model, calls, only))
 
 
 def _calls(model: nn.Module, x: Tensor) -> dict[str, int]:

@@ -23,10 +23,11 @@ from torch.nn import functional as F
 
 from cosep.config import RebuildConfig
 from cosep.data.batches import small_images
+from cosep.layers import written_out
 from cosep.layers.maps import sampled
 from cosep.models.heap import give_back_freed_memory
 from cosep.models.modes import evaluating
-from cosep.models.tape import Pass, Tape, TapeError, check_tape, record
+from cosep.models.tape import Pass, TapeError, recorded
 from cosep.rebuilding.batchnorm import reestimate_batchnorm
 from cosep.rebuilding.fit import ALONE, Sums, Team
 from cosep.rebuilding.passes import solve_by_passes
@@ -73,25 +74,24 @@ def rebuild(
     """
     config = config or RebuildConfig()
     inputs = list(batches)
+    # A cut writes torch's attention out as plain layers: so must be what it is compared with.
+    original, model = written_out(original), written_out(model)
     result = copy.deepcopy(model)
     with evaluating(original, result):
         judged = [x[some] for first, x in numbered(inputs, team) if bool((some := aside(first, len(x))).any())]
         goals = [original(x) for x in judged] if only is None else []
         notes: tuple[str, ...] = ()
-        try:
-            tapes = _Tapes(original, result, inputs if example is None else [*inputs, example])
+        tapes, reason = _tapes(original, result, inputs if example is None else [*inputs, example], team)
+        if tapes is not None:
             layers = _swept(tapes, result, layout, inputs, config, seed, only, team)
-        except TapeError as error:
-            result = copy.deepcopy(model)
-            with evaluating(result):
-                layers = solve_by_passes(
-                    original, result, layout, inputs, config, only=only, team=team, example=example
-                )
-            notes = (f"layer by layer, since the model cannot be run in steps: {error}",)
+        else:
+            layers = solve_by_passes(original, result, layout, inputs, config, only=only, team=team, example=example)
+            notes = (f"layer by layer, since the model cannot be run in steps: {reason}",)
         if only is not None:
             return Rebuilt(result, layers, notes=notes)
         plain = copy.deepcopy(model)
         _measure_norms(plain, inputs)
+        team.same([tensor for name, tensor in plain.named_buffers() if name.endswith(("running_mean", "running_var"))])
         after, before = (_divergence(net, judged, goals, team) for net in (result, plain))
     if not after <= before:
         note = f"the rebuilt network was further from the uncut one than plain cutting ({after:.3g} to {before:.3g})"
@@ -124,6 +124,21 @@ def divergence_of(found: Tensor, goal: Tensor, reduction: str = "batchmean") -> 
         found, goal = found.flatten(0, -2), goal.flatten(0, -2)
     log_found, log_goal = (F.log_softmax(scores.double() / TEMPERATURE, dim=1) for scores in (found, goal))
     return TEMPERATURE**2 * F.kl_div(log_found, log_goal, log_target=True, reduction=reduction)
+
+
+def _tapes(original: nn.Module, model: nn.Module, inputs: Sequence[Tensor], team: Team) -> tuple[_Tapes | None, str]:
+    """The tapes of both networks; None, and why, where any of the processes cannot run them in steps.
+
+    Each process knows its own images only, but one that went another way than the others would wait for them forever.
+    """
+    tapes, reason = None, ""
+    try:
+        tapes = _Tapes(original, model, inputs)
+    except TapeError as error:
+        reason = str(error)
+    failed = torch.tensor(float(tapes is None))
+    team.total((failed,))
+    return (None, reason or "another process found that out") if failed else (tapes, "")
 
 
 def _swept(
@@ -169,20 +184,11 @@ class _Tapes:
     """The tapes of both networks for every shape of batch, checked against the networks and each other."""
 
     def __init__(self, original: nn.Module, model: nn.Module, inputs: Sequence[Tensor]) -> None:
-        self.whole: dict[tuple[int, ...], Tape] = {}
-        self.cut: dict[tuple[int, ...], Tape] = {}
-        first: Tape | None = None
-        for x in inputs:
-            shape = tuple(x.shape)
-            if shape in self.cut:
-                continue
-            self.whole[shape], self.cut[shape] = record(original, x), record(model, x)
-            first = first or self.cut[shape]
-            if not self.whole[shape].like(self.cut[shape]) or not first.like(self.cut[shape]):
+        self.whole, self.cut = recorded(original, inputs), recorded(model, inputs)
+        first = next(iter(self.cut.values()))
+        for shape, tape in self.cut.items():
+            if not self.whole[shape].like(tape) or not first.like(tape):
                 raise TapeError("its forward takes another course in the cut network, or for another number of images")
-            # Other images than it was made from: what was taken for a constant must be one.
-            other = next((y for y in inputs if y is not x and y.shape == x.shape), x.flip(0))
-            check_tape(self.cut[shape], model, other)
 
 
 def _see_original(

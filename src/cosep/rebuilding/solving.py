@@ -20,6 +20,7 @@ from cosep.records import LayerRebuild
 SET_ASIDE = 16
 # With fewer rows than this for each column, only the constant of the last layer is solved.
 ROWS_OF_LAST = 4
+NOT_CLOSER = "the solution was not closer to the uncut network than the weights at hand"
 # An error below this is rounding: nothing in front of the layer was cut.
 UNTOUCHED = 1e-9
 
@@ -57,7 +58,8 @@ def solve(model: nn.Module, task: Task, sums: Sums, config: RebuildConfig, team:
     norm = model.get_submodule(task.norm) if task.norm else None
     assert norm is None or is_batchnorm(norm)
     now = _as_it_is(task, norm, moments)
-    if _error(sums, now, team) <= UNTOUCHED:
+    untouched = _error(sums, now, team)
+    if untouched <= UNTOUCHED:
         return LayerRebuild(task.layer, task.towards, False, "nothing to repair", 0.0, 0.0, moments.rows, columns)
     # A constant needs a home: a bias, or a BatchNorm.
     module = task.map.module
@@ -69,13 +71,15 @@ def solve(model: nn.Module, task: Task, sums: Sums, config: RebuildConfig, team:
     team.same((best.weight, best.constant))
     before, after = (_error(sums, fitted, team) for fitted in (plain, best))
     times = best.pull / config.pull
-    reason = "re-solved" if times == 1 else f"re-solved, pulled {times:.0f} times as strongly"
+    times = round(times, 1 if times < 10 else 0)
+    applied, reason = True, "re-solved" if times == 1 else f"re-solved, pulled {times:g} times as strongly"
     if constant_only:
         reason = f"only its constant: {moments.rows} rows for {columns} columns"
     elif not after < before:
-        best, after, reason = plain, before, "the solution was not closer to the uncut network than the weights at hand"
+        best, after, applied, reason = plain, before, False, NOT_CLOSER
+    if not after < untouched:
+        best, before, after, applied, reason = now, untouched, untouched, False, NOT_CLOSER
     _write(task, norm, best, moments)
-    applied = best is not plain or constant_only
     return LayerRebuild(task.layer, task.towards, applied, reason, before, after, moments.rows, columns)
 
 

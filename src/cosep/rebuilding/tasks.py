@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from cosep.layers import is_batchnorm
 from cosep.layers.maps import LinearMap, why_no_map
@@ -77,7 +78,17 @@ def find_tasks(
             kept = layout.get((layer, "out"))
             channels = None if kept is None else torch.tensor(kept)
             tasks[steps[0]] = Task(layer, steps[0], LinearMap(module), target=steps[0], channels=channels)
-    return tasks, left
+    return tasks, [*left, *passed_over(model, tape.layers, only)]
+
+
+def passed_over(model: nn.Module, known: Container[str], only: AbstractSet[str] | None = None) -> list[LayerRebuild]:
+    """Records of convolutions and linear layers that never run as such, so that the rebuild does not see them."""
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, (_ConvNd, nn.Linear)) and name not in known and (only is None or name in only):
+            reason = why_no_map(module) or "it does not run by itself: its weights are changed or used by other code"
+            found.append(LayerRebuild(name, "output", False, reason, math.nan, math.nan))
+    return found
 
 
 def _keeps_scale(model: nn.Module, norm: str) -> bool:

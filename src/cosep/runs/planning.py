@@ -136,6 +136,20 @@ def damage_of(job: Job, state: State, found: Sequence[Candidates], widths: Mappi
     return {name: known[name, width] for name, width in widths.items()}
 
 
+def damage_to_measure(job: Job, state: State) -> dict[str, int]:
+    """The groups whose damage the widths will need, with half of what each needs; nothing where it is known by now."""
+    if job.config.order != "together" or job.rule.name != "damage" or state.damage or state.plans:
+        return {}
+    free = [each for each in candidates_of_original(job) if each.group not in job.given and each.channels > 1]
+    return {each.group: each.half for each in free}
+
+
+def with_damage(job: Job, state: State, widths: Mapping[str, int]) -> State:
+    """The state with the damage of these groups: a step of its own, so that a run that is stopped keeps it."""
+    damage_of(job, state, candidates_of_original(job), widths)
+    return replace(state, damage=damage_at_half(job))
+
+
 def damage_at_half(job: Job) -> dict[str, float]:
     """The damage of each group alone at half of what it needs, where it was measured: what a run keeps and reports."""
     known: dict[tuple[str, int], float] = job.memory.get("damage", {})

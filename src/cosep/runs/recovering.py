@@ -141,11 +141,15 @@ def keep(job: Job, state: State, progress: Progress | None = None) -> None:
 
 
 def held_out_accuracy(job: Job, model: nn.Module, images: int = 0) -> float | None:
-    """The accuracy on the held-out images, or on about the first so many; None without held-out data."""
+    """The accuracy on the held-out images, or on about the first so many; None without held-out data.
+
+    The first process's in all of them, since cuts are taken back by it.
+    """
     if job.holdout is None:
         return None
     with job.clock.timed("measure"):
-        return accuracy(model, _about_first(job.holdout, images) if images else job.holdout)
+        found = accuracy(model, _about_first(job.holdout, images) if images else job.holdout)
+    return float(job.fabric.broadcast(found))
 
 
 def accuracy_after(job: Job, state: State) -> float | None:

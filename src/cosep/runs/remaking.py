@@ -127,9 +127,10 @@ def resized(
 
 
 def points_lost(job: Job, model: nn.Module, batches: Iterator[tuple[Tensor, Tensor | None]]) -> float:
-    """The points of accuracy that a model has lost on some images.
+    """The points of accuracy that a model has lost on some images, as the first process counts them.
 
     Without labels, the images that the model puts into another class than the uncut network does are counted.
+    What the processes decide by must be one number: another rounding on another device would set them apart.
     """
     right = {"whole": 0, "cut": 0}
     same = images = 0
@@ -147,7 +148,8 @@ def points_lost(job: Job, model: nn.Module, batches: Iterator[tuple[Tensor, Tens
             right["whole"] += int((expected == classes).sum())
             right["cut"] += int((found == classes).sum())
     lost = right["whole"] - right["cut"] if labelled else images - same
-    return 100 * lost / max(images, 1)
+    points: float = job.fabric.broadcast(100 * lost / max(images, 1))
+    return points
 
 
 def _unseen(job: Job) -> Iterator[tuple[Tensor, Tensor | None]]:

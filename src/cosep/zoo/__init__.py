@@ -56,7 +56,12 @@ _ZOO = {
 }
 
 # Networks whose weights have the same names and shapes and mean something else.
-_TWINS = {"resnet50": "resnet50_v1", "resnet50_v1": "resnet50", "torchvision:resnet50": "resnet50_v1"}
+_TWINS = {
+    "resnet50": "resnet50_v1",
+    "resnet50_v1": "resnet50",
+    "torchvision:resnet50": "resnet50_v1",
+    "timm:resnet50": "resnet50_v1",
+}
 
 
 def twin(spec: str) -> str | None:
