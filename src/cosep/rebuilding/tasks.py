@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
-from cosep.layers import is_batchnorm
+from cosep.layers import is_batchnorm, mixing_kind_of
 from cosep.layers.maps import LinearMap, why_no_map
 from cosep.models.frozen import frozen_batchnorms
 from cosep.models.tape import Tape
@@ -85,7 +84,7 @@ def passed_over(model: nn.Module, known: Container[str], only: AbstractSet[str] 
     """Records of convolutions and linear layers that never run as such, so that the rebuild does not see them."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, (_ConvNd, nn.Linear)) and name not in known and (only is None or name in only):
+        if mixing_kind_of(module) and name not in known and (only is None or name in only):
             reason = why_no_map(module) or "it does not run by itself: its weights are changed or used by other code"
             found.append(LayerRebuild(name, "output", False, reason, math.nan, math.nan))
     return found
