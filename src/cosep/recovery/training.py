@@ -94,7 +94,7 @@ def recipe(model: str, *, fast: bool = False) -> TrainConfig:
     kuangliu/pytorch-cifar and weiaicunzai/pytorch-cifar100 (128, 5e-4, 200 epochs), DenseNet as in Huang et al. (2017,
     section 4.2: 64, 1e-4, 300 epochs). The number of epochs is ours, a third to a half of theirs; nothing was tuned.
     The ViT has DeiT's weight decay (Touvron et al., 2021) and less of its CutMix, for its training is short; its
-    matrices learn faster with Muon (Jordan et al., 2024) than with AdamW (docs/research.md).
+    matrices are trained by Muon (Jordan et al., 2024), and what came of it is in docs/research.md.
 
     `fast` is any of them in 15 passes: one cycle of the rate (Smith, 2018, arXiv 1803.09820), a quarter of it rising,
     and images that grow from half of their side to the whole (as fast.ai's entry to DAWNBench, 2018), which costs 59 %
