@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import cosep
@@ -39,6 +40,18 @@ def test_a_recovery_that_harms_is_taken_back_and_said(base, digits, held_out):
     assert any("taken back" in said for said in warnings_in_words(result.report))
     again = type(result.report).from_document(result.report.to_document())
     assert again.recovery == result.report.recovery
+
+
+def test_a_training_of_ours_that_harms_names_the_rate_and_one_of_the_callers_does_not(base, digits):
+    def worse(scores, labels, uncut):
+        return -F.cross_entropy(scores, labels)
+
+    def outcome(recovery):
+        made = cosep.prune(base, digits.calibration, train=digits.train, config=settings(), recovery=recovery)
+        return made.report.recovery.outcome
+
+    assert "recover.lr) below 0.02 may do better" in outcome(cosep.RecoveryHooks(loss=worse))
+    assert "recover.lr" not in outcome(ruined)
 
 
 def test_a_stopped_run_still_knows_the_network_from_before_the_training(base, digits, tmp_path):

@@ -98,6 +98,8 @@ def _better(job: Job, state: State, record: RecoveryRecord) -> State:
     if new <= old:
         return done
     outcome = f"taken back: on {where} it lost {new - old:.2f} points more than the network had lost without it"
+    if not job.recovery and not (job.hooks and job.hooks.optimizer):  # the rate is ours
+        outcome += f"; a rate (recover.lr) below {job.config.recover.lr:g} may do better"
     return replace(done, model=before.model, final=replace(record, outcome=outcome, kept=False))
 
 
