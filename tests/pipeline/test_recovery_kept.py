@@ -54,6 +54,23 @@ def test_a_training_of_ours_that_harms_names_the_rate_and_one_of_the_callers_doe
     assert "recover.lr" not in outcome(ruined)
 
 
+def test_a_training_is_not_judged_by_images_that_the_rebuild_was_fitted_to(base, digits, monkeypatch):
+    images = torch.cat([x for x, _ in digits.calibration])
+    labels = torch.cat([y for _, y in digits.calibration])
+    batches = list(zip(images.split(64), labels.split(64), strict=True))
+    judged = []
+
+    def noted(job, model, some):
+        judged.append(torch.cat([x for x, _ in some]))
+        return 0.0
+
+    monkeypatch.setattr("cosep.runs.recovering.points_lost", noted)
+    cosep.prune(base, batches, train=digits.train, config=settings(epochs=0.01))  # rebuilt on the first 200 images
+    expected = torch.cat([images[:200:16], images[200:2200]])
+    assert len(judged) == 2
+    assert all(torch.equal(each, expected) for each in judged)
+
+
 def test_a_stopped_run_still_knows_the_network_from_before_the_training(base, digits, tmp_path):
     def stopped(network, updates):
         ruined(network, updates)

@@ -15,7 +15,7 @@ from cosep.records import RecoveryRecord
 from cosep.recovery import Progress, recover
 from cosep.runs.fabric import same_weights_everywhere
 from cosep.runs.preflight import blocks_around
-from cosep.runs.remaking import points_lost
+from cosep.runs.remaking import images_of_rebuild, not_fitted, points_lost
 from cosep.runs.state import Batches, Job, State, first_images, to_checkpoint
 
 LEAST_UPDATES = 200  # of a training whose length nobody gave: fewer mean nothing
@@ -109,7 +109,9 @@ def _deciding(job: Job) -> tuple[str, Callable[[], Iterator[tuple[Tensor, Tensor
         return "held-out images", lambda: first_images(job.holdout or (), 0, job.config.seed)
     if job.aside is not None:
         return "a part of the calibration data set aside", lambda: first_images(job.aside or (), 0, job.config.seed)
-    return "calibration images", lambda: first_images(job.calibration, DECIDING_IMAGES, job.config.seed)
+    # On the images that it was fitted to the rebuilt network is better than on others, and training would seem to harm.
+    fitted = images_of_rebuild(job, job.config.rebuild)
+    return "calibration images", lambda: not_fitted(job, fitted, fitted and fitted + DECIDING_IMAGES)
 
 
 def _trained(job: Job, state: State, updates: int, progress: Progress | None) -> RecoveryRecord:

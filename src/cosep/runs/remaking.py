@@ -155,14 +155,18 @@ def points_lost(job: Job, model: nn.Module, batches: Iterator[tuple[Tensor, Tens
 def _unseen(job: Job) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Images that no fit of a search sees: held-out ones, or the calibration images behind those of the rebuild."""
     if job.holdout is not None:
-        for x, labels in first_images(job.holdout, SEARCH_IMAGES, job.config.seed):
-            yield x, labels
+        yield from first_images(job.holdout, SEARCH_IMAGES, job.config.seed)
         return
-    # Every sixteenth image of the rebuild is set aside, and so is whatever lies behind its images.
+    yield from not_fitted(job, SEARCH_IMAGES, 2 * SEARCH_IMAGES)
+
+
+def not_fitted(job: Job, fitted: int, images: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """The first so many calibration images (0: all) without those that a rebuild on `fitted` (0: all) was fitted to."""
     seen = 0
-    for x, labels in calibration_pass(job, 2 * SEARCH_IMAGES):
+    for x, labels in calibration_pass(job, images):
         number = torch.arange(seen, seen + len(x))
-        some = (number >= SEARCH_IMAGES) | (number % 16 == 0)
+        # Every sixteenth image of a rebuild is set aside, and so is whatever lies behind its images.
+        some = (number >= (fitted or math.inf)) | (number % 16 == 0)
         seen += len(x)
         if bool(some.any()):
             yield x[some.to(x.device)], None if labels is None else labels[some]
