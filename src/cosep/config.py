@@ -158,12 +158,16 @@ class RebuildConfig:
     rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
     positions: int = setting(64, "Sampled positions of one image, at most")
     pull: float = setting(1e-3, "Pull of solutions towards the old weights, relative to the variance of the inputs")
+    refine: int = setting(
+        3, "Passes over these images in which the layers of each block then move together, in gradient steps (0: none)"
+    )
     memory: float = setting(0.75, "Gigabytes of intermediate values to keep in memory; more go to a temporary file")
 
     def __post_init__(self) -> None:
         check_at_least("rebuild.images", self.images, -1)
         check_at_least("rebuild.rows", self.rows, 1)
         check_at_least("rebuild.positions", self.positions, 1)
+        check_at_least("rebuild.refine", self.refine, 0)
         check_at_least("rebuild.memory", self.memory, 0)
         if not 0 < self.pull < math.inf:
             raise ConfigError(f"rebuild.pull is {self.pull}; it must be above 0, or solutions may follow noise.")

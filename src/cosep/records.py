@@ -317,12 +317,36 @@ class LayerRebuild:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> LayerRebuild:
         """The record that was written as plain values."""
-        errors = {name: document.get(name) for name in ("error_before", "error_after")}
-        found = {name: math.nan if value is None else value for name, value in errors.items()}
+        found = {name: _nan_for_none(document.get(name)) for name in ("error_before", "error_after")}
         return cls(**{**{name: document[name] for name in _LAYER_FACTS}, **found})
 
 
 _LAYER_FACTS = ("layer", "towards", "applied", "reason", "rows", "columns")
+
+
+@dataclass(frozen=True)
+class BlockRebuild:
+    """What became of layers that were refined together, by gradient steps after their solutions.
+
+    Errors are squared, of the block's output behind its activation and relative to its variance, on images that no step
+    has seen. They are nan where nothing was measured.
+    """
+
+    layers: tuple[str, ...]
+    applied: bool
+    reason: str  # in words: "refined", or why not
+    error_before: float
+    error_after: float
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> BlockRebuild:
+        """The record that was written as plain values."""
+        before, after = (_nan_for_none(document.get(name)) for name in ("error_before", "error_after"))
+        return cls(tuple(document["layers"]), document["applied"], document["reason"], before, after)
+
+
+def _nan_for_none(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 @dataclass(frozen=True)
@@ -333,12 +357,13 @@ class RebuildRecord:
     divergence: float | None = None  # of the rebuilt network; None where only parts were rebuilt, one by one
     divergence_cut: float | None = None  # of the plainly cut one, with BatchNorm measured again
     notes: tuple[str, ...] = ()
+    blocks: tuple[BlockRebuild, ...] = ()  # refined after their layers were solved
 
     def to_document(self) -> dict[str, Any]:
         """As plain values for a JSON file; an error that nobody measured is None there."""
         document: dict[str, Any] = _plain(asdict(self))
-        for layer in document["layers"]:
-            layer |= {name: known(layer[name]) for name in ("error_before", "error_after")}
+        for part in (*document["layers"], *document["blocks"]):
+            part |= {name: known(part[name]) for name in ("error_before", "error_after")}
         return document
 
     @classmethod
@@ -349,6 +374,7 @@ class RebuildRecord:
             known(document.get("divergence")),
             known(document.get("divergence_cut")),
             tuple(document["notes"]),
+            tuple(BlockRebuild.from_document(block) for block in document.get("blocks", ())),
         )
 
 

@@ -38,10 +38,10 @@ def settings():
     return cosep.replace_settings(cosep.preset(), changes)
 
 
-def untrained():
+def untrained(refine=0):
     """Half of the MACs, from measured damage, and what is left rebuilt; few positions of each image."""
     changes = {
-        "rebuild": {"images": 600, "rows": 1, "positions": 9},
+        "rebuild": {"images": 600, "rows": 1, "positions": 9, "refine": refine},
         "recover": {"schedule": "none"},
         "limits": {"max_macs": "50%"},
         "device": {"accelerator": "cpu"},
@@ -106,6 +106,7 @@ def main(weights, folder):
     )
     rebuilt = cosep.prune(model, data.calibration, None, config=untrained(), holdout=data.holdout)
     few = cosep.prune(model, data.calibration, None, config=few_images(), holdout=data.holdout)
+    refined = cosep.prune(model, data.calibration, None, config=untrained(refine=1), holdout=data.holdout)
     found = undecided(model, data, fabric.global_rank)
     (folder / f"undecided-{fabric.global_rank}.json").write_text(
         json.dumps({"tried": [each.drop for each in found.report.tried], "digest": weights_digest(found.model)})
@@ -117,7 +118,7 @@ def main(weights, folder):
     digests = fabric.all_gather(torch.tensor([int(weights_digest(result.model)[:12], 16)]))
     if fabric.is_global_zero:
         tensors = {f"{name}/{part}": getattr(m, part) for name, m in moments.items() for part in ("mean", "scatter")}
-        for name, done in (("rebuilt", rebuilt), ("few", few)):
+        for name, done in (("rebuilt", rebuilt), ("few", few), ("refined", refined)):
             save_file({k: t.contiguous() for k, t in done.model.state_dict().items()}, folder / f"{name}.safetensors")
         save_file({k: t.contiguous() for k, t in tensors.items()} | {"digests": digests}, folder / "found.safetensors")
 

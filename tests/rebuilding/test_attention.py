@@ -13,7 +13,7 @@ from cosep.zoo.vit import CifarViT
 
 WIDTH, HEADS, SIZE, TOKENS = 12, 3, 4, 16
 KEPT = {"head": (0, 2), "channel": tuple(range(0, 4 * WIDTH, 3))}
-EVERY = RebuildConfig(pull=1e-9, rows=10_000, positions=TOKENS)  # every token of every image
+EVERY = RebuildConfig(pull=1e-9, rows=10_000, positions=TOKENS, refine=0)  # every token of every image
 
 
 def images(count=96, batches=2):

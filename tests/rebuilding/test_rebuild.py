@@ -105,7 +105,7 @@ def test_the_last_layer_of_a_block_is_the_least_squares_solution_of_the_sum():
     group = next(g for g in find_groups(model, batches[0][:1]) if g.name == "a")
     layout = layout_of(model, group, (0, 2, 3, 7, 9), {})
     cut = apply_layout(model, layout)
-    config = RebuildConfig(pull=1e-9, rows=10_000, positions=64)  # every position of every image
+    config = RebuildConfig(pull=1e-9, rows=10_000, positions=64, refine=0)  # every position of every image
     done = rebuild(model, cut, layout, batches, config)
     with torch.no_grad():
         x = torch.cat([x[torch.arange(i * 48, i * 48 + 48) % 16 != 0] for i, x in enumerate(batches)])
@@ -123,7 +123,7 @@ def test_the_last_layer_of_a_block_is_the_least_squares_solution_of_the_sum():
 def test_batchnorm_carries_the_statistics_of_the_rebuilt_network():
     model, batches = basic(), images((3, 8, 8))
     cut, layout = halved(model, batches[0][:1])
-    done = rebuild(model, cut, layout, batches, RebuildConfig(rows=10_000)).model
+    done = rebuild(model, cut, layout, batches, RebuildConfig(rows=10_000, refine=0)).model
     with torch.no_grad():
         x = torch.cat(batches)
         made = done.b(F.relu(done.bn1(done.a(F.relu(done.bn0(done.stem(x)))))))
@@ -288,7 +288,7 @@ def test_convolutions_that_pad_by_themselves_are_solved_like_plain_ones():
     padding = with_convolutions(plain, Padding)
     (cut, layout), (cut_padding, layout_padding) = (halved(m, batches[0][:1]) for m in (plain, padding))
     assert layout == layout_padding
-    every = RebuildConfig(rows=10_000, positions=64)  # which positions are drawn depends on a step's number
+    every = RebuildConfig(rows=10_000, positions=64, refine=0)  # which positions are drawn depends on a step's number
     expected = rebuild(plain, cut, layout, batches, every)
     found = rebuild(padding, cut_padding, layout, batches, every)
     assert [(e.layer, e.towards, e.reason) for e in found.layers] == [

@@ -17,7 +17,9 @@ from cosep.surgery import apply_layout, layout_of
 from tests.groups import nets
 from tests.rebuilding.test_rebuild import Basic, Standardised, basic, check_no_worse, error, halved, images
 
-EXACT = RebuildConfig(pull=1e-9, rows=1_000_000, positions=64)  # hardly any pull, and every position of every image
+EXACT = RebuildConfig(
+    pull=1e-9, rows=1_000_000, positions=64, refine=0
+)  # hardly any pull, and every position of every image
 
 
 def fitted(batches):

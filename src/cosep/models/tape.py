@@ -69,6 +69,14 @@ class Tape:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """Where a pass was: the steps whose values it held, and how many steps each value was needed by."""
+
+    values: frozenset[int]
+    waiting: Counter[int]
+
+
 @dataclass(eq=False)
 class Pass:
     """One batch on its way through a tape: `values` holds what steps that have not run yet still need."""
@@ -81,6 +89,17 @@ class Pass:
     def begun(tape: Tape, inputs: Tensor) -> Pass:
         waiting = Counter({index: len(step.users) for index, step in enumerate(tape.steps)})
         return Pass(tape, {tape.input: inputs}, waiting)
+
+    def marked(self) -> Mark:
+        """Hold what is there now, so that the pass can be taken back to here once."""
+        mark = Mark(frozenset(self.values), self.waiting.copy())
+        self.waiting.update(dict.fromkeys(mark.values, 1))
+        return mark
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to a mark; what was computed since is forgotten."""
+        self.values = {index: value for index, value in self.values.items() if index in mark.values}
+        self.waiting = mark.waiting.copy()
 
     def branched(self) -> Pass:
         """The same batch at the same place, to be run on independently of this one."""

@@ -27,14 +27,15 @@ from cosep.layers import written_out
 from cosep.layers.maps import sampled
 from cosep.models.heap import give_back_freed_memory
 from cosep.models.modes import evaluating
-from cosep.models.tape import Pass, TapeError, recorded
+from cosep.models.tape import Mark, Pass, TapeError, recorded
 from cosep.rebuilding.batchnorm import reestimate_batchnorm
 from cosep.rebuilding.fit import ALONE, Sums, Team
 from cosep.rebuilding.passes import solve_by_passes
+from cosep.rebuilding.refining import Block, find_blocks, refine
 from cosep.rebuilding.shelf import Shelf
 from cosep.rebuilding.solving import aside, chance, numbered, solve
 from cosep.rebuilding.tasks import Task, find_tasks, in_order
-from cosep.records import LayerRebuild, Layout
+from cosep.records import BlockRebuild, LayerRebuild, Layout
 
 TEMPERATURE = 4.0  # of the divergence between two networks' outputs
 # Images up to 64 x 64, and above, behind the BatchNorm statistics of the plain cut that a rebuilt network must beat.
@@ -53,6 +54,7 @@ class Rebuilt:
     divergence: float = math.nan
     divergence_cut: float = math.nan  # of the plainly cut network with BatchNorm measured again
     notes: tuple[str, ...] = ()
+    blocks: tuple[BlockRebuild, ...] = ()
 
 
 def rebuild(
@@ -82,8 +84,9 @@ def rebuild(
         goals = [original(x) for x in judged] if only is None else []
         notes: tuple[str, ...] = ()
         tapes, reason = _tapes(original, result, inputs if example is None else [*inputs, example], team)
+        blocks: tuple[BlockRebuild, ...] = ()
         if tapes is not None:
-            layers = _swept(tapes, result, layout, inputs, config, seed, only, team)
+            layers, blocks = _swept(tapes, result, layout, inputs, config, seed, only, team)
         else:
             layers = solve_by_passes(original, result, layout, inputs, config, only=only, team=team, example=example)
             notes = (f"layer by layer, since the model cannot be run in steps: {reason}",)
@@ -95,8 +98,8 @@ def rebuild(
         after, before = (_divergence(net, judged, goals, team) for net in (result, plain))
     if not after <= before:
         note = f"the rebuilt network was further from the uncut one than plain cutting ({after:.3g} to {before:.3g})"
-        return Rebuilt(plain, layers, before, before, (*notes, f"{note}: plainly cut"))
-    return Rebuilt(result, layers, after, before, notes)
+        return Rebuilt(plain, layers, before, before, (*notes, f"{note}: plainly cut"), blocks)
+    return Rebuilt(result, layers, after, before, notes, blocks)
 
 
 def _measure_norms(model: nn.Module, inputs: Sequence[Tensor]) -> None:
@@ -150,15 +153,22 @@ def _swept(
     seed: int,
     only: AbstractSet[str] | None,
     team: Team,
-) -> tuple[LayerRebuild, ...]:
-    """Solve the layers of a network in place, in one sweep over both tapes."""
+) -> tuple[tuple[LayerRebuild, ...], tuple[BlockRebuild, ...]]:
+    """Solve the layers of a network in place, in one sweep over both tapes; refine each block once it is solved."""
     tape = next(iter(tapes.cut.values()))
     tasks, left = find_tasks(tape, model, layout, only)
     order = in_order(tape, tasks)
+    refined = config.refine if only is None else 0  # of one group alone, a block is no unit
+    blocks = find_blocks(tape, tasks, order) if refined else []
+    opening = {block.tasks[0].step for block in blocks}
+    closing_at = {block.last.step: block for block in blocks}
     passes = [Pass.begun(tapes.cut[tuple(x.shape)], x) for x in inputs]
-    records, done = [], 0
+    marks: list[Mark] = []
+    records: list[LayerRebuild] = []
+    block_records: list[BlockRebuild] = []
+    done = 0
     with closing(Shelf(int(config.memory * 2**30))) as shelf:
-        _see_original(tapes, inputs, tasks, config, seed, team, shelf)
+        _see_original(tapes, inputs, tasks, blocks, config, seed, team, shelf)
         for place, step in enumerate(order):
             task = tasks.get(step)
             if task is None:
@@ -166,9 +176,13 @@ def _swept(
             needed = {source for index in order[done:place] for source in tape.steps[index].sources}
             needed |= {tape.steps[step].sources[0], *(() if task.other is None else (task.other,))}
             sums = Sums(task.map.parts, task.map.columns, task.map.outputs // task.map.parts)
+            if step in opening:
+                marks.clear()
             for batch, (first, _) in enumerate(numbered(inputs, team)):
                 shelf.get(batch, passes[batch], needed)
                 passes[batch].run(order[done:place])
+                if step in opening:
+                    marks.append(passes[batch].marked())
                 _gather(task, batch, passes[batch], first, shelf.take(task.wanted[batch]), sums)
                 shelf.put(batch, passes[batch])
             done = place
@@ -177,7 +191,13 @@ def _swept(
             if shelf.spilled:
                 del sums
                 give_back_freed_memory()  # between the values that stay, each layer would leave gaps of its own
-    return (*records, *left)
+            if block := closing_at.get(step):
+                block_records.append(refine(block, model, passes, marks, inputs, refined, seed, team, shelf))
+                for laid in block.wanted:
+                    shelf.take(laid)
+                block.wanted.clear()
+                done = block.first
+    return (*records, *left), tuple(block_records)
 
 
 class _Tapes:
@@ -195,23 +215,28 @@ def _see_original(
     tapes: _Tapes,
     inputs: Sequence[Tensor],
     tasks: Mapping[int, Task],
+    blocks: Sequence[Block],
     config: RebuildConfig,
     seed: int,
     team: Team,
     shelf: Shelf,
 ) -> None:
-    """Run the uncut network once: each task gets sampled positions, and the rows that are wanted there."""
-    by_target: dict[int, list[Task]] = {}
+    """Run the uncut network once: each task and block gets sampled positions, and the rows that are wanted there."""
+    by_target: dict[int, list[Task | Block]] = {}
     for task in tasks.values():
         by_target.setdefault(task.target, []).append(task)
+    for block in blocks:
+        by_target.setdefault(block.end, []).append(block)
     images = team.images or team.size * sum(len(x) for x in inputs)
 
     def see(first: int, index: int, value: Any) -> None:
-        for task in by_target.get(index, ()):
-            where = sampled(task.map, value, config.rows, config.positions, images, chance(seed, task.step, first))
-            channels = None if task.channels is None else task.channels.to(value.device)
-            task.where.append(where)
-            task.wanted.append(shelf.lay(task.map.outputs_at(value, where, channels)))
+        for aim in by_target.get(index, ()):
+            layer = aim if isinstance(aim, Task) else aim.last
+            draw = chance(seed, layer.step if layer is aim else index, first)
+            where = sampled(layer.map, value, config.rows, config.positions, images, draw)
+            channels = None if layer.channels is None else layer.channels.to(value.device)
+            aim.where.append(where)
+            aim.wanted.append(shelf.lay(layer.map.outputs_at(value, where, channels)))
 
     end = max(by_target, default=-1) + 1
     for first, x in numbered(inputs, team):

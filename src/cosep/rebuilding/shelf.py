@@ -58,6 +58,10 @@ class Shelf:
         self._release(laid)
         return rows
 
+    def look(self, laid: Laid) -> Tensor:
+        """Rows that were laid down and stay so."""
+        return laid if isinstance(laid, Tensor) else self._read(laid)
+
     def put(self, number: int, run: Pass) -> None:
         """Put away what a pass holds, as far as there is no room in memory."""
         alive = {(number, step) for step in run.values}

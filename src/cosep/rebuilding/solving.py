@@ -120,7 +120,7 @@ def _write(task: Task, norm: _BatchNorm | None, fitted: Fitted, moments: Moments
     if is_batchnorm(module):
         mean, variance = moments.x_mean.flatten(), moments.xx.flatten()
         scale = fitted.weight.flatten()
-        _set_norm(module, mean, variance, scale, constant + scale * mean)
+        set_norm(module, mean, variance, scale, constant + scale * mean)
         return
     if norm is None:
         task.map.write(fitted.weight)
@@ -142,7 +142,7 @@ def _write(task: Task, norm: _BatchNorm | None, fitted: Fitted, moments: Moments
     _set_bias(module, torch.zeros_like(constant))
     bare = Fitted(weight, torch.zeros_like(moments.y_mean))
     mean, variance = (part.flatten() for part in output_moments(moments, bare))
-    _set_norm(norm, mean, variance, total, shift + total * mean)
+    set_norm(norm, mean, variance, total, shift + total * mean)
 
 
 def _set_bias(module: nn.Module, constant: Tensor) -> None:
@@ -151,7 +151,7 @@ def _set_bias(module: nn.Module, constant: Tensor) -> None:
         bias.copy_(constant.to(bias))
 
 
-def _set_norm(norm: _BatchNorm, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor) -> None:
+def set_norm(norm: _BatchNorm, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor) -> None:
     """Let a BatchNorm with these statistics compute scale * (x - mean) + shift."""
     assert norm.running_mean is not None
     assert norm.running_var is not None

@@ -220,6 +220,12 @@ _LAYER = {
     **dict.fromkeys(("error_before", "error_after"), Maybe(NUMBER)),
     **dict.fromkeys(("rows", "columns"), COUNT),
 }
+_BLOCK = {
+    "layers": [str],
+    "applied": bool,
+    "reason": str,
+    **dict.fromkeys(("error_before", "error_after"), Maybe(NUMBER)),
+}
 _PAIR = Where([COUNT], lambda pair: len(pair) == 2, "before and after")
 _PART = {
     **dict.fromkeys(("layer", "kind", "why"), str),
@@ -260,7 +266,13 @@ _REPORT = {
     "not_pruned": [{"group": str, "width": COUNT, "why": str, "unit": _UNIT}],
     "notes": Maybe([str]),
     "rebuild": Maybe(
-        {"layers": [_LAYER], "notes": [str], "divergence": Maybe(NUMBER), "divergence_cut": Maybe(NUMBER)}
+        {
+            "layers": [_LAYER],
+            "blocks": Maybe([_BLOCK]),
+            "notes": [str],
+            "divergence": Maybe(NUMBER),
+            "divergence_cut": Maybe(NUMBER),
+        }
     ),
     "damage": Maybe(Each(FINITE)),
     "tried": Maybe([{"share": FINITE, "drop": FINITE}]),

@@ -30,6 +30,7 @@ LONG_ENOUGH = 0.3  # seconds of timing one thing
 GIB = 1 << 30
 # Passes over an image that a stage costs, beside its products of matrices: both networks run, one layer at a time.
 REBUILD_PASSES, LOOK_PASSES, DAMAGE_PASSES = 4.0, 3.5, 0.6
+REFINING_PASSES = 2.5  # of each pass in which blocks are refined: forward and backward, of the smaller network
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
     images = min(images, _images(job.calibration) or images)
     solves = sum(_solving(job, d, images) for d in _columns(job)) * speed.product
     one = (REBUILD_PASSES * images * speed.forward + solves) if passes.solve else images * speed.forward
+    refining = passes.refine * REFINING_PASSES * images * speed.forward if passes.solve else 0.0
     left = len(job.groups) - len(state.plans)
     seconds: dict[str, float] = {}
     if left and config.select.criterion.startswith(("cosep", "medoid", "random-in")):
@@ -77,9 +79,11 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
         seconds["damage"] = DAMAGE_PASSES * len(job.groups) * aside * speed.forward
     if left and searches(job) and not sizes:
         share = min(1.0, SEARCH_IMAGES / max(1, images))
-        seconds["search"] = (STEPS - len(state.tried)) * (share * one + 2 * SEARCH_IMAGES * speed.forward)
+        each = one + (0.0 if job.trains else refining)
+        seconds["search"] = (STEPS - len(state.tried)) * (share * each + 2 * SEARCH_IMAGES * speed.forward)
     if left and not deciding:
-        seconds["rebuild" if passes.solve else "batchnorm"] = one * (left if config.order == "one-by-one" else 1)
+        in_all = one * left if config.order == "one-by-one" else one + refining
+        seconds["rebuild" if passes.solve else "batchnorm"] = in_all
     if job.trains and (state.final is None) and not job.recovery:
         teacher = speed.forward if config.recover.distill or config.recover.features else 0.0
         size = _batch_size(job.train) or TIMED_IMAGES

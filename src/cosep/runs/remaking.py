@@ -88,6 +88,7 @@ def _recorded(made: Rebuilt, before: RebuildRecord | None) -> RebuildRecord:
         known(made.divergence),
         known(made.divergence_cut),
         (*earlier.notes, *(note for note in made.notes if note not in earlier.notes)),
+        (*earlier.blocks, *made.blocks),
     )
 
 
@@ -95,6 +96,8 @@ def tried(job: Job, state: State, share: float) -> State:
     """Cut and rebuild the network at one size, measure what it loses, and forget the network."""
     images = images_of_rebuild(job, job.config.rebuild) or SEARCH_IMAGES
     few = replace(job.config.rebuild, images=min(images, SEARCH_IMAGES))
+    if job.trains:  # what may be lost before a training was measured on networks that were not refined
+        few = replace(few, refine=0)
     model, _, _ = resized(job, state, target_for_share(job, share), few, "search")
     with job.stage("search"):
         drop = points_lost(job, model, _unseen(job))
