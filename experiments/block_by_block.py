@@ -42,7 +42,7 @@ def main() -> None:
     data, model, about = loaded(args, "block_by_block", seed=args.seed, batch_size=BATCH)
     about |= {"share": args.share, "lr": args.lr}
     cells = kept_cells.read(args.out, about)
-    bench = Bench(args, data, model)
+    bench = Bench(args, data, model, refine=0)  # what the rebuild does by itself since is what is compared here
     images = some_of(data.calibration, QUICK_IMAGES if args.quick else IMAGES)
     for way, length in [(way, length) for length in lengths for way in WAYS]:
         if f"{way}/{length}" not in cells:

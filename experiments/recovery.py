@@ -96,8 +96,9 @@ def row_of(text: str) -> Row:
 class Bench:
     """The cut networks that rows start from, and what trains them."""
 
-    def __init__(self, args: Any, data: Data, model: nn.Module) -> None:
+    def __init__(self, args: Any, data: Data, model: nn.Module, refine: int | None = None) -> None:
         self.args, self.data, self.model = args, data, model
+        self.rebuild = {} if refine is None else {"refine": refine}
         self.fabric = launched(cosep.DeviceConfig(precision=args.precision))
         self.example = next(iter(data.calibration))[0][:1]
         self.teacher, _ = in_fast_format(model, self.example)
@@ -109,7 +110,8 @@ class Bench:
         """A network cut to where this of so many equal steps ends, and rebuilt beside itself; nothing trained."""
         left = 1 - (1 - float(self.args.share) / 100) * step / steps
         changes = {"limits": {"max_macs": str(left * self.whole)}, "recover": {"epochs": 0}, "seed": self.args.seed}
-        config = cosep.replace_settings(cosep.preset(), {**(QUICK if self.args.quick else {}), **changes})
+        usual = cosep.replace_settings(cosep.preset(), {**(QUICK if self.args.quick else {}), **changes})
+        config = cosep.replace_settings(usual, {"rebuild": self.rebuild})
         made, _ = in_fast_format(cosep.prune(network, self.data.calibration, config=config).model, self.example)
         return made
 
