@@ -162,13 +162,15 @@ def _swept(
     blocks = find_blocks(tape, tasks, order) if refined else []
     opening = {block.tasks[0].step for block in blocks}
     closing_at = {block.last.step: block for block in blocks}
+    sharing = {block.last.step for block in blocks if block.shares_rows(tape)}
     passes = [Pass.begun(tapes.cut[tuple(x.shape)], x) for x in inputs]
     marks: list[Mark] = []
     records: list[LayerRebuild] = []
     block_records: list[BlockRebuild] = []
     done = 0
     with closing(Shelf(int(config.memory * 2**30))) as shelf:
-        _see_original(tapes, inputs, tasks, blocks, config, seed, team, shelf)
+        apart = [block for block in blocks if block.last.step not in sharing]
+        _see_original(tapes, inputs, tasks, apart, config, seed, team, shelf)
         for place, step in enumerate(order):
             task = tasks.get(step)
             if task is None:
@@ -183,9 +185,12 @@ def _swept(
                 passes[batch].run(order[done:place])
                 if step in opening:
                     marks.append(passes[batch].marked())
-                _gather(task, batch, passes[batch], first, shelf.take(task.wanted[batch]), sums)
+                take = shelf.look if step in sharing else shelf.take
+                _gather(task, batch, passes[batch], first, take(task.wanted[batch]), sums)
                 shelf.put(batch, passes[batch])
             done = place
+            if step in sharing:
+                closing_at[step].where, closing_at[step].wanted = task.where, list(task.wanted)
             task.wanted.clear()
             records.append(solve(model, task, sums, config, team))
             if shelf.spilled:

@@ -54,6 +54,17 @@ class Block:
         """The layer that is solved last."""
         return self.tasks[-1]
 
+    def shares_rows(self, tape: Tape) -> bool:
+        """Whether what the last layer is solved towards is what the block should give, up to an activation."""
+        return self.end == self.last.target or tape.steps[self.end].sources == (self.last.target,)
+
+    def aims(self, tape: Tape, rows: Tensor) -> Tensor:
+        """What the block should give, from the uncut network's rows."""
+        if self.shares_rows(tape) and self.end != self.last.target:
+            activated: Tensor = tape.steps[self.end].run({self.last.target: rows})
+            return activated
+        return rows
+
 
 def find_blocks(tape: Tape, tasks: Mapping[int, Task], order: Sequence[int]) -> list[Block]:
     """The blocks of a network, those that come first first; each layer that is solved is in one of them at most."""
@@ -172,7 +183,7 @@ class _Bench:
         inside = set(self.block.steps)
         needed = {s for step in self.block.steps for s in run.tape.steps[step].sources if s not in inside}
         self.shelf.get(batch, run, needed)
-        wanted = self.shelf.look(self.block.wanted[batch])
+        wanted = self.block.aims(run.tape, self.shelf.look(self.block.wanted[batch]))
         yield {step: run.values[step] for step in needed}, self.block.where[batch], wanted
         self.shelf.put(batch, run)
 
