@@ -171,6 +171,18 @@ def test_a_block_ends_where_one_value_goes_on():
     assert len(model.layers) == 5
 
 
+@pytest.mark.parametrize(("count", "moved"), [(64, True), (16, False)])  # of the latter 15 enter a fit
+def test_with_few_images_the_last_layer_is_in_no_block(count, moved):
+    torch.manual_seed(0)
+    model, batches = Chain().eval(), images((3, 8, 8), count=count, batches=1)
+    cut, layout = halved(model, batches[0][:1])
+    done = rebuild(model, cut, layout, batches, REFINED)
+    last = done.blocks[-1]
+    assert last.layers == ("layers.4", "fc")
+    assert done.model.fc.in_features in range(4, 9)  # four rows are needed for each
+    assert (last.reason == "15 rows are too few to move the last layer") != moved
+
+
 @pytest.mark.parametrize("kind", nets.NETS, ids=lambda kind: kind.__name__)
 def test_no_block_leaves_a_value_behind(kind):
     """A block's steps can be run from what goes in alone, and nothing behind it reads anything but what it gives."""

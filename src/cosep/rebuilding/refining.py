@@ -23,7 +23,7 @@ from cosep.layers.maps import LinearMap, batchnorm_scale
 from cosep.models.tape import Mark, Pass, Tape
 from cosep.rebuilding.fit import Team
 from cosep.rebuilding.shelf import Laid, Shelf
-from cosep.rebuilding.solving import UNTOUCHED, aside, chance, numbered, set_norm
+from cosep.rebuilding.solving import ROWS_OF_LAST, UNTOUCHED, aside, chance, numbered, set_norm
 from cosep.rebuilding.tasks import Task
 from cosep.records import BlockRebuild
 
@@ -132,7 +132,9 @@ def refine(
     weights = bench.weights()
     if any(weight.dtype not in (torch.float32, torch.float64) for weight in weights):
         return BlockRebuild(names, False, "its weights are too coarse for small steps", math.nan, math.nan)
-    before, power = bench.errors()
+    before, power, rows = bench.errors()
+    if block.last.last and rows < ROWS_OF_LAST * block.last.map.columns:
+        return BlockRebuild(names, False, f"{rows} rows are too few to move the last layer", math.nan, math.nan)
     if not (math.isfinite(before) and math.isfinite(power) and power > 0):
         return BlockRebuild(names, False, "its outputs are not finite, or do not vary", math.nan, math.nan)
     if before <= UNTOUCHED:
@@ -141,7 +143,7 @@ def refine(
     after = math.inf
     if bench.descend(weights, passes_over, seed, power):
         bench.settle_norms()
-        after, _ = bench.errors()
+        after, *_ = bench.errors()
     if not after < before:
         with torch.no_grad():
             for tensor, old in zip(bench.state(), kept, strict=True):
@@ -198,9 +200,12 @@ class _Bench:
         return self.block.last.map.outputs_at(found, where) - wanted
 
     @torch.no_grad()
-    def errors(self) -> tuple[float, float]:
-        """The squared error on images set aside, relative to the variance there; the squares aimed at on the others."""
-        sums = torch.zeros(5, dtype=torch.float64)
+    def errors(self) -> tuple[float, float, int]:
+        """The squared error on images set aside, relative to the variance there.
+
+        Of the other images, which steps are made with, the mean squares aimed at of a batch, and the number of rows.
+        """
+        sums = torch.zeros(6, dtype=torch.float64)
         mean = torch.zeros(self.block.last.map.outputs, dtype=torch.float64)
         for batch, (first, x) in enumerate(self.numbered):
             with self.entered(batch) as (values, where, wanted):
@@ -212,11 +217,13 @@ class _Bench:
                 sums[2] += aims.shape[0] * aims.shape[1]
                 sums[3] += float(wanted[~judged].double().square().sum())
                 sums[4] += 1
+                sums[5] += float((~judged).sum()) * aims.shape[1]
                 mean += aims.double().sum((0, 1)).cpu()
         self.team.total((sums, mean))
         rows = max(float(sums[2]), 1.0)
         spread = float(sums[1]) - float(mean.square().sum()) / rows
-        return (float(sums[0]) / spread if spread > 0 else math.nan), float(sums[3] / sums[4].clamp(min=1))
+        relative = float(sums[0]) / spread if spread > 0 else math.nan
+        return relative, float(sums[3] / sums[4].clamp(min=1)), int(sums[5])
 
     def descend(self, weights: list[nn.Parameter], passes_over: int, seed: int, power: float) -> bool:
         """Gradient steps (Adam), a batch each, the rate falling to zero; False where a step was not finite."""
