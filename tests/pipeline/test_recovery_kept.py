@@ -103,6 +103,36 @@ def test_a_length_of_nothing_trains_nothing(base, digits, asked):
     assert result.report.recovery is None
 
 
+@pytest.mark.parametrize(("training", "seen"), [({}, 15 * 16), ({"schedule": "none"}, 16 * 16)])
+def test_what_judges_a_training_decides_nothing_before_it(monkeypatch, training, seen):
+    """The images that reach the cut, the rebuild and the training, and those that judge it, by their first pixel."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4)).eval()
+    images = torch.arange(256.0).unsqueeze(1) + torch.rand(256, 6)
+    data = DataLoader(TensorDataset(images, torch.arange(256) % 4), batch_size=16, shuffle=True)
+    known, judging = set(), set()
+    losing = cosep.runs.recovering.points_lost
+
+    def points_lost(job, network, batches):
+        found = list(batches)
+        judging.update(int(x) for batch, _ in found for x in batch[:, 0])
+        return losing(job, network, iter(found))
+
+    passing = cosep.runs.remaking.calibration_pass
+
+    def calibration_pass(job, number):
+        for x, labels in passing(job, number):
+            known.update(int(each) for each in x[:, 0])
+            yield x, labels
+
+    monkeypatch.setattr(cosep.runs.recovering, "points_lost", points_lost)
+    monkeypatch.setattr(cosep.runs.remaking, "calibration_pass", calibration_pass)
+    cosep.prune(model, data, config=settings(**{"group_epochs": 0.1, **training}), max_macs="70%")
+    assert len(known) == min(seen, 200)  # images that the settings ask for
+    assert not known & judging
+    assert len(judging) == (16 if not training else 0)
+
+
 def test_what_is_set_aside_is_not_trained_on():
     data = TensorDataset(torch.arange(320).float().unsqueeze(1), torch.zeros(320).long())
     rest, aside = without_some(DataLoader(data, batch_size=16, shuffle=True), seed=0)

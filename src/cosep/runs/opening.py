@@ -166,7 +166,7 @@ class Opening:
             classes=classes,
             groups=groups,
             skipped=skipped,
-            calibration=request.calibration,
+            calibration=means.calibration,
             train=means.train,
             holdout=request.holdout,
             aside=means.aside,

@@ -114,6 +114,7 @@ def checked_widths(widths: Mapping[str, int], groups: Iterable[Group], skipped: 
 class Budget:
     """The batches of recovery, how many make a pass, and how many updates may be spent."""
 
+    calibration: Batches  # without what is set aside: the rebuild must not have been fitted to what judges it
     train: Batches
     batches_a_pass: int
     updates_a_group: int  # for each group that was cut
@@ -127,11 +128,12 @@ def budget(loaders: Mapping[str, Batches | None], config: PruneConfig) -> Budget
     assert calibration is not None
     recover, aside = config.recover, None
     if recover.schedule == "none" or recover.epochs == 0 or (recover.epochs is None and recover.group_epochs == 0):
-        return Budget(calibration if train is None else train, 1, 0, 0)
+        return Budget(calibration, calibration if train is None else train, 1, 0, 0)
     if train is None:
         train = calibration
         if loaders.get("holdout") is None and recover.schedule == "final":
             train, aside = without_some(calibration, seed=config.seed)
+            calibration = train
     batches = batch_count(train)
     in_all = None if recover.epochs is None else max(1, round(recover.epochs * batches))
     # Where nobody chose the share, the least by default decides.
@@ -139,9 +141,9 @@ def budget(loaders: Mapping[str, Batches | None], config: PruneConfig) -> Budget
     few = recover.schedule == "final" and not chosen and recover.share * batches < 1
     updates = 1 if few or in_all is not None else updates_per_group(batches, recover)
     if not recover.fixed_share:
-        return Budget(train, batches, updates, in_all, aside)
+        return Budget(calibration, train, batches, updates, in_all, aside)
     part = fixed_part(train, recover.share, seed=config.seed)
-    return Budget(part, batch_count(part), updates, in_all, aside)
+    return Budget(calibration, part, batch_count(part), updates, in_all, aside)
 
 
 def blocks_around(groups: Iterable[Group]) -> tuple[str, ...]:
