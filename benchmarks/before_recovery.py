@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=125)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rule", default="damage", help="the width rule")
-    parser.add_argument("--refine", type=int, default=3, help="passes of refining; 0: none")
+    parser.add_argument("--refine", type=int, default=-1, help="passes of refining; 0: none, -1: the default")
     parser.add_argument("--growth", nargs="*", help="the networks named, or the CIFAR ResNets of 20 to 110 layers")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -65,7 +65,8 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
     images = min(images, _images(job.calibration) or images)
     solves = sum(_solving(job, d, images) for d in _columns(job)) * speed.product
     one = (REBUILD_PASSES * images * speed.forward + solves) if passes.solve else images * speed.forward
-    refining = passes.refine * REFINING_PASSES * images * speed.forward if passes.solve else 0.0
+    again = passes.passes_of_refining(trains=job.trains) if passes.solve else 0
+    refining = again * REFINING_PASSES * images * speed.forward
     left = len(job.groups) - len(state.plans)
     seconds: dict[str, float] = {}
     if left and config.select.criterion.startswith(("cosep", "medoid", "random-in")):
@@ -79,8 +80,7 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
         seconds["damage"] = DAMAGE_PASSES * len(job.groups) * aside * speed.forward
     if left and searches(job) and not sizes:
         share = min(1.0, SEARCH_IMAGES / max(1, images))
-        each = one + (0.0 if job.trains else refining)
-        seconds["search"] = (STEPS - len(state.tried)) * (share * each + 2 * SEARCH_IMAGES * speed.forward)
+        seconds["search"] = (STEPS - len(state.tried)) * (share * (one + refining) + 2 * SEARCH_IMAGES * speed.forward)
     if left and not deciding:
         in_all = one * left if config.order == "one-by-one" else one + refining
         seconds["rebuild" if passes.solve else "batchnorm"] = in_all

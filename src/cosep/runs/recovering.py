@@ -15,7 +15,7 @@ from cosep.records import RecoveryRecord
 from cosep.recovery import Progress, recover
 from cosep.runs.fabric import same_weights_everywhere
 from cosep.runs.preflight import blocks_around
-from cosep.runs.remaking import images_of_rebuild, not_fitted, points_lost
+from cosep.runs.remaking import images_of_rebuild, not_fitted, points_lost, refined_after_all
 from cosep.runs.state import Batches, Job, State, first_images, to_checkpoint
 
 LEAST_UPDATES = 200  # of a training whose length nobody gave: fewer mean nothing
@@ -100,7 +100,8 @@ def _better(job: Job, state: State, record: RecoveryRecord) -> State:
     outcome = f"taken back: on {where} it lost {new - old:.2f} points more than the network had lost without it"
     if not job.recovery and not (job.hooks and job.hooks.optimizer):  # the rate is ours
         outcome += f"; a rate (recover.lr) below {job.config.recover.lr:g} may do better"
-    return replace(done, model=before.model, final=replace(record, outcome=outcome, kept=False))
+    done = replace(done, model=before.model, final=replace(record, outcome=outcome, kept=False))
+    return refined_after_all(job, done)
 
 
 def _deciding(job: Job) -> tuple[str, Callable[[], Iterator[tuple[Tensor, Tensor | None]]]]:
