@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cosep.layers import is_batchnorm
 from cosep.layers.maps import LinearMap, batchnorm_scale
@@ -295,7 +294,7 @@ class _Bench:
                     total += torch.stack([x.new_full((x.shape[1],), len(x)), x.sum(0), x.square().sum(0)])
         self.team.total(list(sums.values()))
         for name, norm in norms.items():
-            assert isinstance(norm, _BatchNorm)
+            assert is_batchnorm(norm)
             count, total, squares = sums[name]
             mean = total / count.clamp(min=1)
             variance = (squares / count.clamp(min=1) - mean.square()).clamp(min=0)
