@@ -30,7 +30,7 @@ LONG_ENOUGH = 0.3  # seconds of timing one thing
 GIB = 1 << 30
 # Passes over an image that a stage costs, beside its products of matrices: both networks run, one layer at a time.
 REBUILD_PASSES, LOOK_PASSES, DAMAGE_PASSES = 4.0, 3.5, 0.6
-REFINING_PASSES = 2.5  # of each pass in which blocks are refined: forward and backward, of the smaller network
+REFINING_COST = 3.0  # plain passes for each one in which blocks are refined: forward, backward, judging
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
     solves = sum(_solving(job, d, images) for d in _columns(job)) * speed.product
     one = (REBUILD_PASSES * images * speed.forward + solves) if passes.solve else images * speed.forward
     again = passes.passes_of_refining(trains=job.trains) if passes.solve else 0
-    refining = again * REFINING_PASSES * images * speed.forward
+    refining = again * REFINING_COST * images * speed.forward
     left = len(job.groups) - len(state.plans)
     seconds: dict[str, float] = {}
     if left and config.select.criterion.startswith(("cosep", "medoid", "random-in")):
