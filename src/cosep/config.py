@@ -26,7 +26,6 @@ Optimizer = Literal["sgd", "adamw", "muon"]
 Preset = Literal["default", "paper"]
 Runtime = Literal["torch", "onnxruntime"]
 
-REFINING_PASSES = 3  # where nothing else is asked for
 LARGEST_SEED = 2**62  # some generators take signed numbers, and some of ours add a little
 
 
@@ -160,9 +159,8 @@ class RebuildConfig:
     positions: int = setting(64, "Sampled positions of one image, at most")
     pull: float = setting(1e-3, "Pull of solutions towards the old weights, relative to the variance of the inputs")
     refine: int = setting(
-        -1,
-        "Passes over these images in which the layers of each block then move together, in gradient steps (0: none; "
-        "-1: 3 where no training follows, else none)",
+        3,
+        "Passes over these images in which the layers of each block then move together, in gradient steps (0: none)",
     )
     memory: float = setting(0.75, "Gigabytes of intermediate values to keep in memory; more go to a temporary file")
 
@@ -170,16 +168,10 @@ class RebuildConfig:
         check_at_least("rebuild.images", self.images, -1)
         check_at_least("rebuild.rows", self.rows, 1)
         check_at_least("rebuild.positions", self.positions, 1)
-        check_at_least("rebuild.refine", self.refine, -1)
+        check_at_least("rebuild.refine", self.refine, 0)
         check_at_least("rebuild.memory", self.memory, 0)
         if not 0 < self.pull < math.inf:
             raise ConfigError(f"rebuild.pull is {self.pull}; it must be above 0, or solutions may follow noise.")
-
-    def passes_of_refining(self, *, trains: bool = False) -> int:
-        """How often blocks are refined over the images, before a training or without one."""
-        if self.refine < 0:
-            return 0 if trains else REFINING_PASSES
-        return self.refine
 
     def images_of(self, places: int) -> int:
         """How many images the rebuild sees at most where each has so many places (height times width); 0: all."""
@@ -416,6 +408,8 @@ def upgraded(changes: Mapping[str, Any]) -> dict[str, Any]:
         new |= {"order": "one-by-one", "select": {"criterion": "cosep", "width_rule": "knee", **new["select"]}}
     if select := new.get("select"):
         new["select"] = {name: value for name, value in select.items() if name != "seed"}
+    if (rebuild := new.get("rebuild")) and rebuild.get("refine") == -1:  # "as the run needs it", for some days
+        new["rebuild"] = {name: value for name, value in rebuild.items() if name != "refine"}
     if limits := new.get("limits"):
         unlimited = {"max_drop": 100.0, "max_macs": "", "max_params": "", "max_latency_ms": 0.0}
         new["limits"] = {k: None if k in unlimited and v == unlimited[k] else v for k, v in limits.items()}

@@ -64,11 +64,40 @@ def test_a_training_is_not_judged_by_images_that_the_rebuild_was_fitted_to(base,
         judged.append(torch.cat([x for x, _ in some]))
         return 0.0
 
-    monkeypatch.setattr("cosep.runs.recovering.points_lost", noted)
+    monkeypatch.setattr("cosep.runs.judging.points_lost", noted)
     cosep.prune(base, batches, train=digits.train, config=settings(epochs=0.01))  # rebuilt on the first 200 images
     expected = torch.cat([images[:200:16], images[200:2200]])
     assert len(judged) == 2
-    assert all(torch.equal(each, expected) for each in judged)
+    assert torch.equal(*judged)
+    others = ((judged[0] - 0.7 * expected) / 0.3).flatten(1)  # what is blended in is one of these images, too
+    assert torch.cdist(others.double(), expected.flatten(1).double()).min(1).values.max() < 1e-3
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_held_out_images_judge_as_they_are_only_where_the_network_has_not_learnt_them(base, digits, monkeypatch, known):
+    images, labels = (torch.cat(parts) for parts in zip(*digits.calibration, strict=True))
+    if not known:  # a network is wrong where a label is: as it would be on half of the images that it has never seen
+        labels = labels.clone()
+        labels[::2] = (labels[::2] + 1) % 10
+    holdout = [(images[200:400], labels[200:400])]
+    judged = []
+
+    def noted(job, model, some):
+        judged.append(torch.cat([x for x, _ in some]))
+        return 0.0
+
+    monkeypatch.setattr("cosep.runs.judging.points_lost", noted)
+    result = cosep.prune(
+        base, digits.calibration, train=digits.train, holdout=holdout, config=settings(epochs=0.01, group_epochs=0.0)
+    )
+    assert result.report.recovery.kept
+    assert torch.equal(judged[0], judged[1])
+    assert torch.equal(judged[0], images[200:400]) != known
+
+
+def test_inputs_of_whole_numbers_are_not_blended():
+    tokens = torch.arange(12).view(4, 3)
+    assert torch.equal(next(cosep.runs.judging._blended(iter([(tokens, None)]), 0))[0], tokens)
 
 
 def test_a_stopped_run_still_knows_the_network_from_before_the_training(base, digits, tmp_path):
@@ -111,12 +140,12 @@ def test_what_judges_a_training_decides_nothing_before_it(monkeypatch, training,
     images = torch.arange(256.0).unsqueeze(1) + torch.rand(256, 6)
     data = DataLoader(TensorDataset(images, torch.arange(256) % 4), batch_size=16, shuffle=True)
     known, judging = set(), set()
-    losing = cosep.runs.recovering.points_lost
+    blending = cosep.runs.judging._blended
 
-    def points_lost(job, network, batches):
+    def blended(batches, seed):
         found = list(batches)
         judging.update(int(x) for batch, _ in found for x in batch[:, 0])
-        return losing(job, network, iter(found))
+        return blending(iter(found), seed)
 
     passing = cosep.runs.remaking.calibration_pass
 
@@ -125,7 +154,7 @@ def test_what_judges_a_training_decides_nothing_before_it(monkeypatch, training,
             known.update(int(each) for each in x[:, 0])
             yield x, labels
 
-    monkeypatch.setattr(cosep.runs.recovering, "points_lost", points_lost)
+    monkeypatch.setattr(cosep.runs.judging, "_blended", blended)
     monkeypatch.setattr(cosep.runs.remaking, "calibration_pass", calibration_pass)
     cosep.prune(model, data, config=settings(**{"group_epochs": 0.1, **training}), max_macs="70%")
     assert len(known) == min(seen, 200)  # images that the settings ask for

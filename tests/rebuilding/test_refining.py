@@ -225,8 +225,3 @@ def test_the_network_that_was_handed_over_is_left():
     before = copy.deepcopy(cut.state_dict())
     rebuild(model, cut, layout, batches, REFINED)
     assert all(torch.equal(before[name], tensor) for name, tensor in cut.state_dict().items())
-
-
-@pytest.mark.parametrize(("asked", "trains", "passes"), [(-1, False, 3), (-1, True, 0), (5, True, 5), (0, False, 0)])
-def test_before_a_training_blocks_are_refined_only_where_that_is_asked_for(asked, trains, passes):
-    assert RebuildConfig(refine=asked).passes_of_refining(trains=trains) == passes

@@ -158,7 +158,7 @@ def _swept(
     tape = next(iter(tapes.cut.values()))
     tasks, left = find_tasks(tape, model, layout, only)
     order = in_order(tape, tasks)
-    refined = config.passes_of_refining() if only is None else 0  # of one group alone, a block is no unit
+    refined = config.refine if only is None else 0  # of one group alone, a block is no unit
     blocks = find_blocks(tape, tasks, order) if refined else []
     opening = {block.tasks[0].step for block in blocks}
     closing_at = {block.last.step: block for block in blocks}

@@ -65,7 +65,7 @@ def estimated(job: Job, state: State, evaluate: Batches | None, *, deciding: boo
     images = min(images, _images(job.calibration) or images)
     solves = sum(_solving(job, d, images) for d in _columns(job)) * speed.product
     one = (REBUILD_PASSES * images * speed.forward + solves) if passes.solve else images * speed.forward
-    again = passes.passes_of_refining(trains=job.trains) if passes.solve else 0
+    again = passes.refine if passes.solve else 0
     refining = again * REFINING_COST * images * speed.forward
     left = len(job.groups) - len(state.plans)
     seconds: dict[str, float] = {}

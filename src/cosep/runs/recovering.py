@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from cosep.config import RecoverConfig
 from cosep.measurement import accuracy
 from cosep.records import RecoveryRecord
 from cosep.recovery import Progress, recover
 from cosep.runs.fabric import same_weights_everywhere
+from cosep.runs.judging import points_gained
 from cosep.runs.preflight import blocks_around
-from cosep.runs.remaking import images_of_rebuild, not_fitted, points_lost, refined_after_all
-from cosep.runs.state import Batches, Job, State, first_images, to_checkpoint
+from cosep.runs.state import Batches, Job, State, to_checkpoint
 
 LEAST_UPDATES = 200  # of a training whose length nobody gave: fewer mean nothing
 SHOWN_IMAGES = 500  # held out, behind the accuracy after each of many cuts where only the page shows it
-DECIDING_IMAGES = 2000  # of the calibration data, where no others are there to decide
 
 
 def recovered(job: Job, state: State, progress: Progress | None) -> State:
@@ -92,27 +91,14 @@ def _better(job: Job, state: State, record: RecoveryRecord) -> State:
     done = replace(state, waiting=False, final=record, previous=None)
     if before is None:
         return done
-    where, batches = _deciding(job)
     with job.stage("measure"):
-        old, new = (points_lost(job, model, batches()) for model in (before.model, state.model))
-    if new <= old:
+        gained, where = points_gained(job, before.model, state.model)
+    if gained >= 0:
         return done
-    outcome = f"taken back: on {where} it lost {new - old:.2f} points more than the network had lost without it"
+    outcome = f"taken back: on {where} it lost {-gained:.2f} points more than the network had lost without it"
     if not job.recovery and not (job.hooks and job.hooks.optimizer):  # the rate is ours
         outcome += f"; a rate (recover.lr) below {job.config.recover.lr:g} may do better"
-    done = replace(done, model=before.model, final=replace(record, outcome=outcome, kept=False))
-    return refined_after_all(job, done)
-
-
-def _deciding(job: Job) -> tuple[str, Callable[[], Iterator[tuple[Tensor, Tensor | None]]]]:
-    """The images that say whether training helped, and what they are called."""
-    if job.holdout is not None:
-        return "held-out images", lambda: first_images(job.holdout or (), 0, job.config.seed)
-    if job.aside is not None:
-        return "a part of the calibration data set aside", lambda: first_images(job.aside or (), 0, job.config.seed)
-    # On the images that it was fitted to the rebuilt network is better than on others, and training would seem to harm.
-    fitted = images_of_rebuild(job, job.config.rebuild)
-    return "calibration images", lambda: not_fitted(job, fitted, fitted and fitted + DECIDING_IMAGES)
+    return replace(done, model=before.model, final=replace(record, outcome=outcome, kept=False))
 
 
 def _trained(job: Job, state: State, updates: int, progress: Progress | None) -> RecoveryRecord:

@@ -68,29 +68,13 @@ def _images_used(model: nn.Module, config: RebuildConfig) -> int:
     return math.ceil(max(needs, default=0))
 
 
-def refined_after_all(job: Job, state: State) -> State:
-    """The network as it would be without the training that was taken back: with its blocks refined."""
-    config = job.config.rebuild
-    as_it_was = config.passes_of_refining(trains=True) == config.passes_of_refining(trains=False)
-    if not config.solve or as_it_was or job.config.order == "one-by-one":
-        return state
-    with job.stage("rebuild"):
-        made = _rebuilt(job, apply_layout(job.original, state.layout), state.layout, config, trains=False)
-    same_weights_everywhere(made.model, job.fabric)
-    return replace(state, model=made.model, rebuild=_recorded(made, None))
-
-
 def _rebuilt(
     job: Job,
     model: nn.Module,
     layout: Layout,
     config: RebuildConfig,
     only: AbstractSet[str] | None = None,
-    trains: bool | None = None,
 ) -> Rebuilt:
-    # A refined network is the better on images that the base network knows, so that training would seem to harm.
-    passes = config.passes_of_refining(trains=job.trains if trains is None else trains)
-    config = replace(config, refine=passes)
     inputs = even_batches(x for x, _ in calibration_pass(job, images_of_rebuild(job, config)))
     own = list(batches_of_rank(inputs, job.fabric))
     firsts = list(accumulate((len(x) for x in inputs), initial=0))  # and the number of all images at its end
