@@ -24,6 +24,8 @@ from cosep.selection.candidates import Candidates, ranked
 
 TEMPERATURE = 4.0  # of the probabilities whose covariance the margins are drawn with
 MARGIN_IMAGES = 256  # behind the metric of margins; half as many above 64 x 64, where each has more positions
+# Of the columns' variance. What others can only just stand in for is worth keeping: the rebuild moves all of them.
+RIDGE = 0.1
 # A share of what the consumers compute that is nothing: the channels that go for it are dead.
 NOTHING = 1e-6
 AT_A_TIME, LARGE_AT_A_TIME = 64, 4  # images whose whole graph is held in memory, up to 64 x 64 and above
@@ -46,7 +48,7 @@ class Eliminating:
                 return ranked(view.group.name, view.norms(), blocks=view.group.blocks, name="l2")
             found = eliminate(
                 (_consumer(view, name, metrics) for name in known),
-                ridge=view.config.rebuild.pull,
+                ridge=RIDGE,
                 swaps=0,
                 blocks=view.group.blocks,
             )
