@@ -119,6 +119,8 @@ def test_data_set_has_disjoint_stratified_parts(binary):
     assert len(data.train.indices) + len(data.holdout.indices) == 100
     assert torch.equal(data.calibration.indices.sort().values, data.train.indices)
     assert (data.input_shape, data.mean) == ((3, 32, 32), (0.485, 0.456, 0.406))
+    first = next(iter(data.holdout))[1][:10]
+    assert first.sort().values.tolist() == list(range(10))  # who looks at the first few sees every class
     again = load_data(f"cifar10:{binary}", holdout=0.2, seed=3)
     assert torch.equal(again.holdout.indices, data.holdout.indices)
     other = load_data(f"cifar10:{binary}", holdout=0.2, seed=4)

@@ -86,6 +86,8 @@ def load_data(
     train, test, names, shape = _read(spec, workers, image_size)
     train, test = (_normalised(split, mean, std, channels=shape[0]) for split in (train, test))
     rest, held_out = stratified(train.labels, holdout, seed=seed, purpose="holdout")
+    # Folders hold class after class, and what looks at the first few held-out images must see every class.
+    held_out = held_out[class_by_class(train.labels[held_out], seed=seed)] if len(held_out) else held_out
     plain = eval_batch_size or (512 if isinstance(train, TensorSplit) else batch_size)
     return Data(
         name=spec,

@@ -15,7 +15,7 @@ from cosep.runs.state import Job, calibration_pass, first_images
 Labelled = Iterator[tuple[Tensor, Tensor | None]]
 
 DECIDING_IMAGES = 2000  # of the calibration data, where no others are there to decide
-COMPARED_IMAGES = 2000  # held-out ones and calibration images, to find out whether the former are known too
+COMPARED_IMAGES = 2000  # of the calibration data, beside the held-out ones, to find out whether these are known too
 BLEND = 0.3  # of each image is another one: then it was never learnt, and its own class is still the answer
 CLEAR = 2.0  # standard errors
 
@@ -66,7 +66,7 @@ def _never_learnt(job: Job) -> bool:
 
     Where it is no better, it knows both, or neither by heart, and no difference can be seen; the same without labels.
     """
-    held_out = _right(job, first_images(job.holdout or (), COMPARED_IMAGES, job.config.seed))
+    held_out = _right(job, first_images(job.holdout or (), 0, job.config.seed))
     learnt = _right(job, calibration_pass(job, COMPARED_IMAGES))
     if not held_out or not learnt:
         return False
