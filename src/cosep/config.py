@@ -153,7 +153,7 @@ class RebuildConfig:
     images: int = setting(
         -1,
         "Calibration images that the rebuild sees (0: all; -1: what the solutions have use for, at most 4,000, or "
-        "1,000 if they are above 64 x 64)",
+        "3,000 if they are above 64 x 64)",
     )
     rows: int = setting(64, "Sampled positions of all images together, for each column of a layer's solution")
     positions: int = setting(64, "Sampled positions of one image, at most")
@@ -177,7 +177,7 @@ class RebuildConfig:
         """How many images the rebuild sees at most where each has so many places (height times width); 0: all."""
         if self.images >= 0:
             return self.images
-        return 4000 if places <= 64 * 64 else 1000
+        return 4000 if places <= 64 * 64 else 3000
 
 
 @dataclass(frozen=True, kw_only=True)
