@@ -16,7 +16,7 @@ from cosep.runs.remaking import images_of_rebuild
         (8, 32, 1000),  # 64 rows for each of 8 columns are 512 images, and that is few to judge by
         (32, 32, 64 * 32),  # the classifier has one row of each image
         (512, 32, 4000),  # as many as there is time for
-        (512, 224, 1000),
+        (512, 224, 3000),
     ],
 )
 def test_the_widest_solution_decides_within_bounds(features, side, images):
